@@ -145,6 +145,24 @@ def invalid_id_token(why: str) -> ApiError:
     return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
 
 
+def bad_state() -> ApiError:
+    """What came back from a provider was not begun in this browser, or is finished, or took too long."""
+    return ApiError(400, "bad_state", "This sign-in was not begun here, or too long ago; begin again.")
+
+
+def provider_address_unconfirmed() -> ApiError:
+    return ApiError(
+        403,
+        "provider_address_unconfirmed",
+        "The provider has not checked the e-mail address; follow the link that was sent to it.",
+    )
+
+
+def address_taken() -> ApiError:
+    """Whoever comes by a provider has an address of another user's, and nothing shows that it is theirs."""
+    return ApiError(409, "address_taken", "Another user has this e-mail address; sign in as that one first.")
+
+
 def identity_taken() -> ApiError:
     return ApiError(409, "identity_taken", "This account of the provider belongs to a user already.")
 

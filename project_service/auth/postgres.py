@@ -939,7 +939,7 @@ class Repository:
         let anybody in before is void: password, sessions, challenges and other identities. Then ``session`` begins,
         or ``auth_code`` is kept in its place; or neither, if the address has to be confirmed first.
 
-        Raises ``email_taken`` for the address of another user that the provider has not checked, and
+        Raises ``address_taken`` for the address of another user that the provider has not checked, and
         ``user_disabled``.
         """
         params = {**_identity_params(who), "at": event.at}
@@ -963,7 +963,7 @@ class Repository:
         anonymous becomes a user like others, and who has no address gets that of the identity, if the provider has
         checked it. ``session`` and ``auth_code`` are as for ``enter``.
 
-        Raises ``session_revoked``, ``identity_taken`` and ``email_taken``.
+        Raises ``session_revoked``, ``identity_taken`` and ``address_taken``.
         """
         verified = who.email is not None and who.is_verified
         own = {"id": event.user_id, "keep": proof.session_id, "at": event.at}
@@ -988,7 +988,9 @@ class Repository:
         except UniqueViolation as refusal:
             if refusal.diag.constraint_name == "identities_provider_provider_id_key":
                 raise errors.identity_taken() from None
-            raise _taken(refusal) from None
+            if refusal.diag.constraint_name == "users_email_key_key":
+                raise errors.address_taken() from None
+            raise
 
     async def unlink(self, user_id: str, identity_id: str, event: Event) -> None:
         """Remove an identity of a provider. Raises ``identity_not_found``, ``address_identity`` and
@@ -1140,13 +1142,13 @@ async def _account_by_provider(
     transaction: Transaction, who: ByProvider, event: Event, params: Mapping[str, Any]
 ) -> tuple[Account, str] | None:
     """Whose account it is that somebody came to by a provider, and what that is called in the audit; None if it would
-    be a new one, which must not be made. Raises ``email_taken``, ``user_disabled`` and ``_Again``."""
+    be a new one, which must not be made. Raises ``address_taken``, ``user_disabled`` and ``_Again``."""
     account = _account(_first(await transaction.query(_FIND_BY_IDENTITY_AND_LOCK, params)))
     action, is_known = "login_by_provider", account is not None
     if account is None and who.email is not None:
         account = _account(_first(await transaction.query(_FIND_BY_EMAIL_AND_LOCK, params)))
         if account is not None and not who.is_verified:
-            raise errors.email_taken()
+            raise errors.address_taken()
         action = "join_identity"
     if account is None:
         if who.new_id is None:

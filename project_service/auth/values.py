@@ -281,12 +281,14 @@ class SessionInfo:
 @frozen
 class IssuedSession:
     """What sign-up, login and refresh return: ``Session`` in ``/openapi.json``. ``expires_at`` is the Unix time at
-    which the access token expires."""
+    which the access token expires. ``provider_tokens`` are those of the provider that somebody came by:
+    ``provider_token``, and ``provider_refresh_token`` if there is one."""
 
     user: User
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
     expires_at: int
+    provider_tokens: Mapping[str, str] = field(factory=dict, repr=False)
 
     def view(self) -> dict[str, Any]:
         return {

@@ -200,6 +200,8 @@ class Auth:
     anonymous_users: bool = key(flag, False, reloads=True)
     anonymous_days: int = key(integer(1, 36500), 30, reloads=True)
     anonymous_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
+    manual_linking: bool = key(flag, False, reloads=True)
+    oauth_max_per_address: int = key(integer(0, MAX_INTEGER), 360, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)
     allow_private_hosts: bool = key(flag, False, reloads=True)
     providers: dict[str, Provider] = _tables(Provider, reloads=True)

@@ -647,7 +647,7 @@ class MemoryRepository:
         if account is None and who.email is not None:
             account, action = self._by_key(who.email.key), "join_identity"
             if account is not None and not who.is_verified:
-                raise errors.email_taken()
+                raise errors.address_taken()
         if account is None:
             if who.new_id is None:
                 return None
@@ -722,7 +722,7 @@ class MemoryRepository:
             raise errors.identity_taken()
         brings = who.email if who.is_verified and not account.user.email else None
         if brings is not None and self._by_key(brings.key) is not None:
-            raise errors.email_taken()
+            raise errors.address_taken()
         account = _with(account, is_anonymous=False)
         if brings is not None:
             account = _with(account, email=brings.address, confirmed_at=event.at)

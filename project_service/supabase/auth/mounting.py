@@ -22,6 +22,7 @@ from project_service.supabase.auth.about import About
 from project_service.supabase.auth.challenges import Mails, Verification
 from project_service.supabase.auth.common import BASE, TAG, Links
 from project_service.supabase.auth.operators import Operators
+from project_service.supabase.auth.providers import ByProviders
 from project_service.supabase.auth.sessions import Sessions
 from project_service.supabase.auth.user import OwnUser
 from project_service.supabase.databases import OF_DATABASE, of_known
@@ -30,7 +31,7 @@ from project_service.supabase.errors import FOR_MAILS, FOR_USERS, VERSION_HEADER
 # What pages may read of responses, besides what they may read of all.
 EXPOSED = f"{VERSION_HEADER}, X-Total-Count, Link"
 # What needs no key, whatever the settings say.
-_OPEN = ("/.well-known/jwks.json", "/verify")
+_OPEN = ("/.well-known/jwks.json", "/verify", "/authorize", "/callback")
 
 
 @frozen
@@ -45,9 +46,7 @@ class _Missing:
 _MISSING = tuple(
     _Missing(re.compile(rf"(?:{pattern})\Z"), refusal, *signed_in)
     for pattern, refusal, *signed_in in (
-        ("authorize|callback", theirs.provider_disabled),
         ("sso(/.*)?", theirs.saml_provider_disabled),
-        ("user/identities/.+", theirs.manual_linking_disabled, True),
         ("factors", theirs.mfa_totp_enroll_not_enabled, True),
         ("factors/.+", theirs.mfa_factor_not_found, True),
         ("admin/users/[^/]+/factors/.+", theirs.mfa_factor_not_found),
@@ -68,12 +67,16 @@ class ClientAuth:
     def mount(self, router: Router) -> None:
         auth, context = self.auth, self.auth.context
         links = Links(context, self.public_url)
+        sessions = Sessions(
+            auth.accounts, auth.challenges, auth.throttle, auth.sessions, auth.identities, context, links
+        )
 
         async def elsewhere(request: Request) -> Reply:
             return _elsewhere(router.allowed(request.raw_path), request)
 
         for exceptions, endpoints in (
-            ({}, Sessions(auth.accounts, auth.challenges, auth.throttle, auth.sessions, context, links)),
+            ({}, sessions),
+            (FOR_USERS, ByProviders(auth.identities, context, links)),
             (FOR_MAILS, Mails(auth.accounts, auth.throttle, auth.challenges, links)),
             ({}, Verification(auth.accounts, auth.challenges, auth.throttle, context, links)),
             (FOR_USERS, OwnUser(auth.accounts, links)),
@@ -109,7 +112,7 @@ class ClientAuth:
             )(handles)
 
     def _key(self, declared: Endpoint) -> KeyDemand:
-        """Whoever verifies tokens may read the keys without one, and links of e-mails have none."""
+        """Whoever verifies tokens may read the keys without one, and browsers that follow links have none."""
         optional = declared.key == "optional" and declared.url not in _OPEN
         return "required" if optional and self.auth.context.settings.require_project_key else declared.key
 

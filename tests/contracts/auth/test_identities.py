@@ -114,7 +114,7 @@ async def test_an_unverified_address_joins_nothing(repository: Repository) -> No
         email = address()
         account = await make(repository, email)
         who = comes(email, verified=False)
-        assert await refused(repository.enter(who, session(), None, event())) == "email_taken"
+        assert await refused(repository.enter(who, session(), None, event())) == "address_taken"
         assert [one.provider for one in (await profile(repository, account.user.id)).identities] == ["email"]
         assert await repository.list_sessions(account.user.id, NOW) == []
 
@@ -280,7 +280,7 @@ async def test_somebody_anonymous_becomes_a_user_by_an_identity(repository: Repo
     await confirmed(repository, other)
     account = await enter(repository, comes(None), first)
     how, proof = evolve(event(), user_id=account.user.id), Proof(b"", first.id)
-    assert await refused(repository.link(comes(other), proof, session(), None, how)) == "email_taken"
+    assert await refused(repository.link(comes(other), proof, session(), None, how)) == "address_taken"
     assert len((await profile(repository, account.user.id)).identities) == 1
 
 
