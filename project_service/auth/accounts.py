@@ -448,7 +448,7 @@ class Accounts:
             yield current
 
     def _check_new_password(self, password: str, email: Email) -> bytes:
-        return passwords.check_new(password, email, self.context.settings.password_min_bytes)
+        return passwords.check_new(password, email, passwords.Rules.of(self.context.settings))
 
     async def _account_of(self, caller: Claims) -> Account:
         return _active(await self.repository.find_user(caller.sub))

@@ -49,7 +49,7 @@ class Administration:
     repository: Repository
     hashes: Hashes
     now: Callable[[], datetime]
-    password_min_bytes: Callable[[], int]
+    password_rules: Callable[[], passwords.Rules]
     on_ended: Callable[[str, float], None]
     actor: Actor
 
@@ -226,7 +226,7 @@ class Administration:
         return account
 
     async def _hash(self, password: str, email: Email) -> bytes:
-        return await self.hashes.hash(passwords.check_new(password, email, self.password_min_bytes()))
+        return await self.hashes.hash(passwords.check_new(password, email, self.password_rules()))
 
     def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)

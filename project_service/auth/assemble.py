@@ -23,7 +23,7 @@ from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
-from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
+from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
 from project_service.auth.providers import Providers
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
@@ -149,7 +149,7 @@ def put_together(
         repository=repository,
         hashes=hashes,
         now=context.now,
-        password_min_bytes=lambda: context.settings.password_min_bytes,
+        password_rules=lambda: Rules.of(context.settings),
         on_ended=revoked.add,
         actor="service",
     )

@@ -66,7 +66,8 @@ PROFILE = f"""{ACCOUNT},
         i.created_at, i.updated_at) order by i.created_at, i.provider)::text
         from auth.identities i where i.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
-    (select c.data ->> 'email' from auth.challenges c where c.user_id = u.id and c.purpose = 'email_change'),
+    (select max(c.data ->> 'email') from auth.challenges c
+        where c.user_id = u.id and c.purpose in ('email_change', 'email_change_current')),
     u.invited_at"""
 
 # Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.

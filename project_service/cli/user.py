@@ -12,7 +12,7 @@ import orjson
 from attrs import field, frozen
 
 from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash, imported_id
-from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
+from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates, Rules
 from project_service.auth.postgres import Repository
 from project_service.auth.values import Account, Origin, check_app_metadata, check_metadata
 from project_service.cli import project_options
@@ -325,7 +325,7 @@ def _users(project: Project) -> Administration:
         repository=Repository(project.pool),
         hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
         now=lambda: datetime.now(UTC),
-        password_min_bytes=lambda: settings.password_min_bytes,
+        password_rules=lambda: Rules.of(settings),
         on_ended=lambda session_id, until: None,
         actor="operator",
     )

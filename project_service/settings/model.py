@@ -175,6 +175,7 @@ class Auth:
     bcrypt_cost: int = key(integer(4, 31), 12)
     # Characters, in spite of its name, which is older than that.
     password_min_bytes: int = key(integer(1, 72), 8, reloads=True)
+    refuse_common_passwords: bool = key(flag, True, reloads=True)
     require_project_key: bool = key(flag, False)
     confirm_email: bool = key(flag, False, reloads=True)
     allow_signup: bool = key(flag, True, reloads=True)

@@ -157,7 +157,9 @@ SESSION = Named(
 
 _METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_metadata)
 _APP_METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_app_metadata)
-_CODE_CHALLENGE = text({"type": "string", "maxLength": 128})
+# RFC 7636 section 4.2.
+CODE_CHALLENGE_CHARACTERS = 128
+_CODE_CHALLENGE = text({"type": "string", "maxLength": CODE_CHALLENGE_CHARACTERS})
 _ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": "An e-mail address."})
 
 

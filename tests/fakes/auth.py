@@ -245,7 +245,7 @@ class MemoryRepository:
             account,
             tuple(identities),
             {one.purpose: one.new.created_at for one in waiting},
-            next((one.data["email"] for one in waiting if one.purpose == "email_change"), ""),
+            next((one.data["email"] for one in waiting if one.purpose in OF_CHANGE), ""),
             self.invited.get(user.id),
         )
 

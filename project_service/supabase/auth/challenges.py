@@ -176,7 +176,7 @@ class Verification:
             return await self._follow(request, fields.get("type", ""), fields.get("token", ""))
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
-            raise theirs.phone_provider_disabled()
+            raise errors.invalid_one_time_token()  # nobody was sent one
         purposes = _purposes(body.type)
         if body.token_hash:
             answer = self.challenges.by_token(body.token_hash, *purposes)

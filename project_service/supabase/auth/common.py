@@ -21,7 +21,7 @@ from project_service.http.describe import JSON, Answer, Named, Operation, Reques
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import endpoint
-from project_service.supabase.users import USER, Pkce
+from project_service.supabase.users import CODE_CHALLENGE_CHARACTERS, USER, Pkce
 
 TAG = "supabase"
 BASE = "/auth/v1"
@@ -136,6 +136,10 @@ class Links:
         data = {} if target is None else {"redirect_to": target.text}
         if pkce is not None and pkce.code_challenge:
             method = (pkce.code_challenge_method or "plain").lower()
+            if len(pkce.code_challenge) > CODE_CHALLENGE_CHARACTERS:
+                raise validation_failed(
+                    {"code_challenge": f"must be at most {CODE_CHALLENGE_CHARACTERS} characters"}
+                )
             if method not in ("s256", "plain"):
                 raise validation_failed({"code_challenge_method": "must be s256 or plain"})
             data["code_challenge"] = f"{method} {pkce.code_challenge}"

@@ -193,9 +193,7 @@ class ByCode(Challenging):
             {"type": "x", "token_hash": "y"},
         ):
             assert code(self.post("/verify", **body)) == (400, "validation_failed"), body
-        assert (
-            code(self.post("/verify", type="sms", phone="1", token="123456"))[1] == "phone_provider_disabled"
-        )
+        assert code(self.post("/verify", type="sms", phone="1", token="123456")) == (403, "otp_expired")
 
 
 class Recovering(Challenging):
