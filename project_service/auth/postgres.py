@@ -6,9 +6,9 @@ The logic of counters and of refresh tokens is in functions of the database (``d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from attrs import evolve, frozen
 from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
@@ -24,6 +24,7 @@ from project_service.auth.values import (
     Account,
     Answer,
     AuthCode,
+    ByProvider,
     Credential,
     Email,
     Event,
@@ -49,14 +50,16 @@ from project_service.auth.values import (
     SessionInfo,
     SignIn,
     User,
+    email_of,
     load_metadata,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
-from project_service.errors import session_revoked
+from project_service.errors import overloaded, session_revoked
 
+T = TypeVar("T")
 Change = Literal["insert", "update", "delete"]
 
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
@@ -363,10 +366,16 @@ a as (insert into auth.audit (at, actor, user_id, email, action, result, address
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
 """
-# In place of a session: a code for the client that asked for the challenge, which it exchanges for one (RFC 7636).
-_KEEP_FOR_CLIENT = """
+# A challenge that is nobody's yet.
+_KEEP = """
 insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, 'pkce', %(at)s, %(expires)s, %(data)s::jsonb)
+values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_TAKE = """
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
+returning data::text
 """
 _LOCK_EXCHANGER = """
 select from auth.users where id = (
@@ -407,16 +416,23 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
-# Whoever reads the e-mail owns the address. Who had signed up with it before had not shown that, so nothing of theirs
-# stays that lets them in. Then the address is a way in, if it was none before (``identities.sql`` adds what it says).
-_VOID = f"""
+# Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
+# lets them in, or keeps its owner out.
+_VOID_UNPROVEN = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
+{_FORGET}
+"""
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
+_VOID = f"""
+{_VOID_UNPROVEN};
 insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
     values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
-delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email';
-{_FORGET}
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
 """
 # A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
@@ -576,6 +592,53 @@ returning data::text
 _FACTORS = (
     f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
 )
+
+# Identities: accounts with providers. Users' rows are locked first, so that of two changes at once one waits.
+
+_OF_IDENTITY = "provider = %(provider)s and provider_id = %(subject)s"
+_FIND_BY_IDENTITY_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u where id = (select user_id from auth.identities where {_OF_IDENTITY})
+for no key update
+"""
+_FIND_BY_EMAIL_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u where email_key = %(email_key)s for no key update
+"""
+_FIND_BY_SESSION_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u
+where id = %(id)s::uuid and disabled_at is null
+    and exists (select from auth.sessions s where s.id = %(keep)s::uuid and s.user_id = u.id and s.ended_at is null)
+for no key update
+"""
+_ADD_IDENTITY = """
+insert into auth.identities (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
+values (%(id)s::uuid, %(provider)s, %(subject)s, %(data)s::jsonb, %(at)s, %(at)s, %(at)s)
+"""
+_USE_IDENTITY = f"""
+update auth.identities set identity_data = %(data)s::jsonb, last_sign_in_at = %(at)s, updated_at = %(at)s
+where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
+"""
+# By a provider.
+_TAKE_OVER = f"""
+{_VOID_UNPROVEN};
+update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
+"""
+# Somebody anonymous is not any more with a way in; whoever has no address gets one that the provider has checked.
+_SETTLE = """
+update auth.users set is_anonymous = false, updated_at = %(at)s,
+    email = case when email is null then %(email)s else email end,
+    email_key = case when email is null then %(email_key)s else email_key end,
+    confirmed_at = case when email is null and %(email)s is not null then %(at)s else confirmed_at end
+where id = %(id)s::uuid
+"""
+_LIST_IDENTITIES = "select id::text, provider from auth.identities where user_id = %(id)s::uuid"
+_REMOVE_IDENTITY = f"""
+delete from auth.identities where id = %(identity)s::uuid;
+{RECORD}
+"""
+# Of two who come at once by what nobody knows yet one has to try again, then knowing what the other has made.
+_MEETINGS = frozenset({"identities_provider_provider_id_key", "users_email_key_key"})
+_TRIES = 3
 
 
 # What has expired.
@@ -1026,7 +1089,7 @@ class Repository:
                 return None
             if keeps and auth_code is not None and session is not None:
                 kept = {**data, "user": user_id, "method": _begun(session, purpose, answer).method}
-                await transaction.query(_KEEP_FOR_CLIENT, _auth_code_params(auth_code, kept, event.at))
+                await _keep_for_client(transaction, auth_code, kept, event.at)
             return Redeemed(purpose, user, data, started)
 
         try:
@@ -1277,6 +1340,121 @@ class Repository:
         row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
         return None if row is None else json.loads(row[0])
 
+    # Identities.
+
+    async def keep(
+        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    ) -> None:
+        """Store a challenge that is nobody's yet."""
+        params = {
+            "purpose": purpose,
+            "digest": digest,
+            "data": _jsonb(data),
+            "at": now,
+            "expires": expires_at,
+        }
+        await self.database.query(_KEEP, params)
+
+    async def take(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
+        then it stays."""
+        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
+        return None if row is None else json.loads(row[0])
+
+    async def enter(
+        self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        """Let in who came by a provider: the user of that identity; else the one with the address, if the provider
+        has checked it, who gets the identity; else a new one. None if a new one must not be made.
+
+        If nobody had confirmed the account's address, and the provider has checked it, it is confirmed, and all that
+        let anybody in before is void: password, sessions, challenges and other identities. Then ``session`` begins,
+        or ``auth_code`` is kept in its place; or neither, if the address has to be confirmed first.
+
+        Raises ``address_taken`` for the address of another user that the provider has not checked, and
+        ``user_disabled``.
+        """
+        params = {**_identity_params(who), "at": event.at}
+
+        async def entered(transaction: Transaction) -> Redeemed | None:
+            found = await _account_by_provider(transaction, who, event, params)
+            if found is None:
+                return None
+            account, action = found
+            awaits = account.user.email and account.user.awaits_confirmation and not _is_proven(account, who)
+            if who.confirm and awaits:
+                return Redeemed("oauth", account.user, {})
+            return await _let_in(transaction, account, session, auth_code, evolve(event, action=action))
+
+        return await self._meeting(entered)
+
+    async def link(
+        self, who: ByProvider, proof: Proof, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        """Give the user of ``event`` an identity, as long as the session of ``proof`` has not ended. Somebody
+        anonymous becomes a user like others, and who has no address gets that of the identity, if the provider has
+        checked it. ``session`` and ``auth_code`` are as for ``enter``.
+
+        Raises ``session_revoked``, ``identity_taken`` and ``address_taken``.
+        """
+        verified = who.email is not None and who.is_verified
+        own = {"id": event.user_id, "keep": proof.session_id, "at": event.at}
+        params = {**_identity_params(who), **own}
+        settled = {
+            **own,
+            "email": who.email.address if verified and who.email else None,
+            "email_key": who.email.key if verified and who.email else None,
+        }
+
+        async def linked(transaction: Transaction) -> Redeemed:
+            account = _account(_first(await transaction.query(_FIND_BY_SESSION_AND_LOCK, params)))
+            if account is None:
+                raise session_revoked()
+            await transaction.query(_ADD_IDENTITY, params)
+            if account.user.is_anonymous or not account.user.email:
+                await transaction.query(_SETTLE, settled)
+            return await _let_in(transaction, account, session, auth_code, event)
+
+        try:
+            return await self._pool_for("update").transaction(linked)
+        except UniqueViolation as refusal:
+            if refusal.diag.constraint_name == "identities_provider_provider_id_key":
+                raise errors.identity_taken() from None
+            if refusal.diag.constraint_name == "users_email_key_key":
+                raise errors.address_taken() from None
+            raise
+
+    async def unlink(self, user_id: str, identity_id: str, event: Event) -> None:
+        """Remove an identity of a provider. Raises ``identity_not_found``, ``address_identity`` and
+        ``last_identity``."""
+
+        async def unlinked(transaction: Transaction) -> None:
+            await transaction.query(_FIND_AND_LOCK, {"id": user_id})
+            known: dict[str, str] = dict(await transaction.query(_LIST_IDENTITIES, {"id": user_id}))
+            if identity_id not in known:
+                raise errors.identity_not_found()
+            if len(known) == 1:
+                raise errors.last_identity()
+            if known[identity_id] == "email":
+                raise errors.address_identity()
+            await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **_event_params(event)})
+
+        await self._pool_for("update").transaction(unlinked)
+
+    async def _meeting(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
+        """The result of a transaction that is run again if it met another one."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return await self._pool_for("insert", "update").transaction(function)
+            except _Again:
+                pass
+            except UniqueViolation as refusal:
+                if not left or refusal.diag.constraint_name not in _MEETINGS:
+                    raise
+        raise overloaded()
+
     # What has expired.
 
     async def delete_expired(
@@ -1320,9 +1498,12 @@ class Repository:
         """As ``_row``, for an insert, update or delete of a user, which triggers of the project may be about."""
         return _first(await self._pool_for(change).query(sql, params))
 
-    def _pool_for(self, change: Change) -> Pool:
-        fires = self.actor is not None and f"auth.users {change}" in self.actor.trust().triggers
-        return self.actor.pool if self.actor is not None and fires else self.database
+    def _pool_for(self, *changes: Change) -> Pool:
+        if self.actor is None:
+            return self.database
+        triggers = self.actor.trust().triggers
+        fires = any(f"auth.users {change}" in triggers for change in changes)
+        return self.actor.pool if fires else self.database
 
 
 async def _answered(
@@ -1373,6 +1554,22 @@ async def _entered(
     return _user(_first(await transaction.query(_ENTER, params)))
 
 
+async def _let_in(
+    transaction: Transaction,
+    account: Account,
+    session: NewSession,
+    auth_code: AuthCode | None,
+    event: Event,
+) -> Redeemed:
+    started = evolve(session, method="oauth") if auth_code is None else None
+    user = await _entered(transaction, account.user.id, started, event, proven=False)
+    assert user is not None  # the row is locked, and the user not disabled
+    if auth_code is not None:
+        kept = {"user": user.id, "method": "oauth"}
+        await _keep_for_client(transaction, auth_code, kept, event.at)
+    return Redeemed("oauth", user, {}, started)
+
+
 def _taken(refusal: UniqueViolation) -> Exception:
     """``email_taken``, unless a trigger of the project's own has met another key."""
     return errors.email_taken() if refusal.diag.constraint_name == "users_email_key_key" else refusal
@@ -1383,8 +1580,69 @@ def _begun(session: NewSession, purpose: Purpose, answer: Answer) -> NewSession:
     return evolve(session, method=method)
 
 
-def _auth_code_params(code: AuthCode, data: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    return {"digest": code.digest, "expires": code.expires_at, "data": _jsonb(data), "at": now}
+async def _keep_for_client(
+    transaction: Transaction, code: AuthCode, data: Mapping[str, Any], now: datetime
+) -> None:
+    """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
+    params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
+    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+
+
+async def _account_by_provider(
+    transaction: Transaction, who: ByProvider, event: Event, params: Mapping[str, Any]
+) -> tuple[Account, str] | None:
+    """Whose account it is that somebody came to by a provider, and what that is called in the audit; None if it would
+    be a new one, which must not be made. Raises ``address_taken``, ``user_disabled`` and ``_Again``."""
+    account = _account(_first(await transaction.query(_FIND_BY_IDENTITY_AND_LOCK, params)))
+    action, is_known = "login_by_provider", account is not None
+    if account is None and who.email is not None:
+        account = _account(_first(await transaction.query(_FIND_BY_EMAIL_AND_LOCK, params)))
+        if account is not None and not who.is_verified:
+            raise errors.address_taken()
+        action = "join_identity"
+    if account is None:
+        if who.new_id is None:
+            return None
+        new = {
+            "id": who.new_id,
+            "email": None if who.email is None else who.email.address,
+            "anonymous": False,
+            "invited": False,
+            "hash": None,
+            "metadata": _jsonb(who.metadata),
+            "app_metadata": _jsonb({"provider": who.provider, "providers": [who.provider]}),
+            "confirmed": who.email is not None and who.is_verified,
+            **_session_params(None),
+            **_event_params(evolve(event, action="signup_by_provider")),
+        }
+        account, action = (
+            _account(_first(await transaction.query(_CREATE, {**params, **new}))),
+            "login_by_provider",
+        )
+        if account is None:
+            raise _Again  # somebody else has made one with this address meanwhile
+    if account.disabled_at is not None:
+        raise errors.user_disabled()
+    own = {**params, "id": account.user.id}
+    if is_known and not await transaction.query(_USE_IDENTITY, own):
+        raise _Again  # it was removed meanwhile
+    if _is_proven(account, who):
+        await transaction.query(_TAKE_OVER, own)
+    if not is_known:
+        await transaction.query(_ADD_IDENTITY, own)
+    return account, action
+
+
+def _is_proven(account: Account, who: ByProvider) -> bool:
+    """Whether the provider shows whose the account's address is, which nobody has shown before."""
+    known = email_of(account.user).key
+    return (
+        account.confirmed_at is None and who.is_verified and who.email is not None and who.email.key == known
+    )
+
+
+class _Again(Exception):
+    """What was read has changed since; the transaction has to run once more."""
 
 
 def _first(rows: list[Row]) -> Row | None:
@@ -1472,6 +1730,15 @@ def _credential_params(key: str, name: str, credential: Credential | None) -> di
 
 def _jsonb(value: Mapping[str, Any]) -> str:
     return json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _identity_params(who: ByProvider) -> dict[str, Any]:
+    return {
+        "provider": who.provider,
+        "subject": who.subject,
+        "email_key": None if who.email is None else who.email.key,
+        "data": _jsonb(who.data),
+    }
 
 
 def _event_params(event: Event) -> dict[str, Any]:

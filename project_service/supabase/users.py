@@ -93,6 +93,7 @@ def session_view(session: IssuedSession, profile: Profile, now: float) -> dict[s
         "expires_at": session.expires_at,
         "refresh_token": session.refresh_token,
         "user": user_view(profile),
+        **session.provider_tokens,
     }
 
 
@@ -161,6 +162,8 @@ SESSION = Named(
         expires_at={"type": "integer", "description": "Unix seconds."},
         refresh_token=STRING,
         user=USER,
+        provider_token=STRING,
+        provider_refresh_token=STRING,
     ),
 )
 
@@ -201,6 +204,11 @@ class Grant:
     refresh_token: str = member(TEXT, default="")
     auth_code: str = member(TEXT, default="")
     code_verifier: str = member(TEXT, default="")
+    provider: str = member(TEXT, default="")
+    id_token: str = member(TEXT, default="")
+    access_token: str = member(TEXT, default="")
+    nonce: str = member(TEXT, default="")
+    link_identity: bool = member(FLAG, default=False)
 
 
 @frozen

@@ -27,6 +27,7 @@ from project_service.auth.values import (
     Account,
     Answer,
     AuthCode,
+    ByProvider,
     Credential,
     Email,
     Event,
@@ -51,6 +52,7 @@ from project_service.auth.values import (
     Rotation,
     SessionInfo,
     User,
+    email_of,
     folded,
 )
 from project_service.database.listener import Listener
@@ -136,6 +138,9 @@ class MemoryRepository:
         self.factor_keys: dict[str, Credential] = {}
         # Passkeys, by their ids.
         self.keys: dict[str, Passkey] = {}
+        # Those of providers, and the users who have an address but no identity of it, since a provider brought it.
+        self.identities: list[Identity] = []
+        self.of_providers: set[str] = set()
         # Users to whom rows of the project's own refer.
         self.in_use: set[str] = set()
         self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
@@ -251,9 +256,14 @@ class MemoryRepository:
         by_email = Identity(
             key, user.id, "email", user.id, data, user.last_login_at, user.created_at, changed
         )
+        has_one = user.email and user.id not in self.of_providers
+        others = [one for one in self.identities if one.user_id == user.id]
+        identities = sorted(
+            [*([by_email] if has_one else []), *others], key=lambda one: (one.created_at, one.provider)
+        )
         return Profile(
             account,
-            (by_email,) if user.email else (),
+            tuple(identities),
             tuple(sorted(self._factors_of(user.id), key=lambda one: (one.created_at, one.id))),
             {one.purpose: one.new.created_at for one in waiting},
             next((one.data["email"] for one in waiting if one.purpose in OF_CHANGE), ""),
@@ -352,6 +362,7 @@ class MemoryRepository:
         self._forget(user_id)
         self._drop(self._factors_of(user_id))
         self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
+        self.identities = [one for one in self.identities if one.user_id != user_id]
         self.events.append(event)
         return True
 
@@ -594,9 +605,11 @@ class MemoryRepository:
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
         elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
-            account = evolve(account, password_hash=b"")
-            self._end_all(user_id, event.at)
-            self._forget(user_id)
+            self._void(user_id, event.at)
+            self.identities = [one for one in self.identities if one.user_id != user_id]
+            self.of_providers.discard(user_id)
+            self._named(user_id)
+            account = self.accounts[user_id]
         keeps = auth_code is not None and "code_challenge" in data
         method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
         begun = None if session is None else evolve(session, method=method)
@@ -643,6 +656,144 @@ class MemoryRepository:
                 return Redeemed("pkce", self._enter(account, started, event), one.data, started)
         return None
 
+    # Identities.
+
+    async def keep(
+        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    ) -> None:
+        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
+        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
+
+    async def take(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        for one in self.challenges:
+            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
+            if met and one.data.get("browser", "") == browser:
+                self.challenges.remove(one)
+                return one.data
+        return None
+
+    def _identity_of(self, who: ByProvider) -> Identity | None:
+        known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
+        return next(known, None)
+
+    def _named(self, user_id: str) -> None:
+        """Name the providers of a user's identities in ``app_metadata``, as a trigger does."""
+        account = self.accounts[user_id]
+        names = list(dict.fromkeys(one.provider for one in self._profile(account).identities))
+        others = {
+            name: value
+            for name, value in account.user.app_metadata.items()
+            if name not in ("provider", "providers")
+        }
+        named = {"provider": names[0], "providers": names} if names else {}
+        self.accounts[user_id] = _with(account, app_metadata={**others, **named})
+
+    def _add_identity(self, who: ByProvider, user_id: str, at: datetime) -> None:
+        self.identities.append(
+            Identity(str(uuid.uuid4()), user_id, who.provider, who.subject, dict(who.data), at, at, at)
+        )
+        self._named(user_id)
+
+    async def enter(
+        self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        known, action = self._identity_of(who), "login_by_provider"
+        account = None if known is None else self.accounts[known.user_id]
+        if account is None and who.email is not None:
+            account, action = self._by_key(who.email.key), "join_identity"
+            if account is not None and not who.is_verified:
+                raise errors.address_taken()
+        if account is None:
+            if who.new_id is None:
+                return None
+            account = await self.create_user(
+                email=who.email,
+                password_hash=None,
+                metadata=who.metadata,
+                confirmed=who.email is not None and who.is_verified,
+                session=None,
+                event=evolve(event, action="signup_by_provider"),
+                user_id=who.new_id,
+                app_metadata={},
+            )
+            assert account is not None
+            action = "login_by_provider"
+            if who.email is not None:
+                self.of_providers.add(account.user.id)
+        user_id = account.user.id
+        if account.disabled_at is not None:
+            raise errors.user_disabled()
+        if known is not None:
+            self.identities.remove(known)
+            kept = evolve(known, data=dict(who.data), last_sign_in_at=event.at, updated_at=event.at)
+            self.identities.append(kept)
+        proven = who.is_verified and who.email is not None and who.email.key == email_of(account.user).key
+        if proven and account.confirmed_at is None:
+            self._take_over(user_id, who, event.at)
+        if known is None:
+            self._add_identity(who, user_id, event.at)
+        account = self.accounts[user_id]
+        if who.confirm and account.user.email and account.user.awaits_confirmation:
+            return Redeemed("oauth", account.user, {})
+        return self._let_in(user_id, session, auth_code, evolve(event, action=action))
+
+    def _take_over(self, user_id: str, who: ByProvider, at: datetime) -> None:
+        self._void(user_id, at)
+        self.accounts[user_id] = _with(self.accounts[user_id], confirmed_at=at, updated_at=at)
+        self.identities = [
+            one
+            for one in self.identities
+            if one.user_id != user_id or (one.provider, one.subject) == (who.provider, who.subject)
+        ]
+        self._named(user_id)
+
+    def _let_in(
+        self, user_id: str, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        account = self.accounts[user_id]
+        started = evolve(session, method="oauth") if auth_code is None else None
+        user = self._enter(account, started, evolve(event, user_id=user_id, email=account.user.email))
+        if auth_code is not None:
+            code = NewChallenge("pkce", "pkce", auth_code.digest, event.at, auth_code.expires_at)
+            data = {"user": user_id, "method": "oauth", **auth_code.data}
+            self.challenges.append(Waiting(code, None, "pkce", data))
+        return Redeemed("oauth", user, {}, started)
+
+    async def link(
+        self, who: ByProvider, proof: Proof, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        account = self.accounts.get(event.user_id or "")
+        began = self.session_rows.get(proof.session_id)
+        if account is None or account.disabled_at or began is None or began.ended:
+            raise session_revoked()
+        if began.user_id != account.user.id:
+            raise session_revoked()
+        if self._identity_of(who) is not None:
+            raise errors.identity_taken()
+        brings = who.email if who.is_verified and not account.user.email else None
+        if brings is not None and self._by_key(brings.key) is not None:
+            raise errors.address_taken()
+        account = _with(account, is_anonymous=False)
+        if brings is not None:
+            account = _with(account, email=brings.address, confirmed_at=event.at)
+        self.accounts[account.user.id] = account
+        self._add_identity(who, account.user.id, event.at)
+        return self._let_in(account.user.id, session, auth_code, event)
+
+    async def unlink(self, user_id: str, identity_id: str, event: Event) -> None:
+        known = {one.id: one.provider for one in self._profile(self.accounts[user_id]).identities}
+        if identity_id not in known:
+            raise errors.identity_not_found()
+        if len(known) == 1:
+            raise errors.last_identity()
+        if known[identity_id] == "email":
+            raise errors.address_identity()
+        self.identities = [one for one in self.identities if one.id != identity_id]
+        self._named(user_id)
+        self.events.append(event)
+
     def _use_up(self, answer: Answer, now: datetime) -> Waiting | None:
         asked = [one for one in self.challenges if one.is_for(answer, now)]
         met = [one for one in asked if answer.digest or one.new.code_hash in answer.code_hashes]
@@ -662,6 +813,17 @@ class MemoryRepository:
     def _own_factor(self, user_id: str, factor_id: str) -> Factor | None:
         factor = self.factors.get(factor_id)
         return factor if factor is not None and factor.user_id == user_id else None
+
+    def _void(self, user_id: str, at: datetime) -> None:
+        """End all by which somebody could come in, or keep the owner of the address out."""
+        self.accounts[user_id] = evolve(self.accounts[user_id], password_hash=b"")
+        self._end_all(user_id, at)
+        self._drop(self._factors_of(user_id))
+        self.recovery_codes.pop(user_id, None)
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
+        self.challenges = [
+            one for one in self.challenges if user_id not in (one.user_id, one.data.get("user"))
+        ]
 
     def _drop(self, factors: list[Factor]) -> None:
         for factor in factors:
