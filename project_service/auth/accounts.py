@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 from project_service.auth import errors, passwords
 from project_service.auth.challenges import PLAIN, Asked, Challenges, digest_of
 from project_service.auth.context import Context
+from project_service.auth.factors import require_factor
 from project_service.auth.limits import Throttle
 from project_service.auth.passwords import Candidates, Hashes
 from project_service.auth.tokens import signed_in_at
@@ -264,10 +265,12 @@ class Accounts:
         """Set ``metadata``, or ``password``, or both. A password needs ``current_password``, and ends the other
         sessions. Returns the user as it is then.
 
-        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials`` and ``rate_limited``.
+        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited`` and, for a
+        password, ``insufficient_aal``.
         """
         account = await self._account_of(caller)
         if password is not None:
+            await require_factor(self.repository, caller)
             raw = self._check_new_password(password, email_of(account.user))
             account = await self._set_password(caller, account, current_password, raw, origin)
         elif current_password is not None:
@@ -297,14 +300,15 @@ class Accounts:
         ``auth.secure_password_change`` is off it needs a session that began within ``RECENT``, or
         ``current_password``, or the ``nonce`` that ``reauthenticate`` has mailed. The address changes when it is
         confirmed (``_begin_to_change_email``). Raises ``validation_failed``, ``weak_password``, ``same_password``,
-        ``reauthentication_needed``, ``reauthentication_not_valid``, ``invalid_credentials``, ``email_taken``,
-        ``email_not_configured`` and ``rate_limited``.
+        ``reauthentication_needed``, ``reauthentication_not_valid``, ``invalid_credentials``, ``insufficient_aal``,
+        ``email_taken``, ``email_not_configured`` and ``rate_limited``.
         """
         account = await self._account_of(caller)
         _merge(metadata, account.user)  # refused before anything is changed
-        new = None
-        if email and folded(email.strip()) != folded(account.user.email):
-            new = await self._new_address(account.user, email, origin)
+        moves = email != "" and folded(email.strip()) != folded(account.user.email)
+        if moves or password is not None:
+            await require_factor(self.repository, caller)
+        new = await self._new_address(account.user, email, origin) if moves else None
         if password is not None:
             raw = self._check_new_password(password, new or email_of(account.user))
             if current_password is not None:
@@ -420,9 +424,10 @@ class Accounts:
     async def delete(self, caller: Claims, current_password: str, origin: Origin) -> None:
         """Delete the account and all its sessions.
 
-        Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
+        Raises ``insufficient_aal``, ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
         account = await self._account_of(caller)
+        await require_factor(self.repository, caller)
         password = passwords.candidates(current_password)
         await self._prove(caller, account, password, "delete_user", origin)
         async for known in self._states(account, password):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+import orjson
 from attrs import evolve, frozen
 
 from project_service import base64url
@@ -264,7 +265,11 @@ class Challenges:
         redeemed = await self.repository.exchange(code.digest, known, session, event)
         if redeemed is None or redeemed.session is None:
             raise errors.flow_state_not_found()
-        return self.context.issued_to(redeemed.user, redeemed.session, refresh)
+        session_begun = self.context.issued_to(redeemed.user, redeemed.session, refresh)
+        if "sealed" not in redeemed.data:
+            return session_begun
+        tokens = orjson.loads(code.unseal(redeemed.data["sealed"].encode("ascii")))
+        return evolve(session_begun, provider_tokens=tokens)
 
     def _new_code(self) -> str:
         # Of 64 random bits, so that none of the million is likelier than another by more than what nobody can tell.
