@@ -74,8 +74,8 @@ class Challenging(Base):
             assert f'name="{name}" value="{value}"'.encode() in page.body
         return self.post_form(fields)
 
-    def post_form(self, fields: Any) -> Response:
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    def post_form(self, fields: Any, **more: str) -> Response:
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **more}
         client = self.app.app.connect("192.0.2.7")
         return client.request("POST", "/auth/v1/verify", headers, urlencode(fields).encode())
 
@@ -291,11 +291,22 @@ class Links(Challenging):
             assert method == "HEAD" or b'<form method="post"><' in answer.body
         assert self.follow(f"https://api.example.test{address.path}?{address.query}").status == 303
 
+    def test_a_form_on_another_site_signs_nobody_in(self) -> None:
+        """Its visitors would be signed in as somebody else, and store there what is theirs."""
+        self.app.begin_session()
+        fields = {"type": "magiclink", "token": token_of(self.mailed("/otp"))}
+        for site in ("cross-site", "same-site"):
+            answer = self.post_form(fields, **{"Sec-Fetch-Site": site})
+            assert (answer.status, fields["token"].encode() in answer.body) == (200, True)
+        assert self.landed(self.post_form(fields, **{"Sec-Fetch-Site": "same-origin"}))[1]["access_token"]
+
     def test_unless_the_operator_wants_it(self) -> None:
         self.app.reload(verify_by_get=True)
         self.app.begin_session()
         address = urlsplit(link_of(self.mailed("/otp")))
-        answer = self.app.app.connect().request("GET", f"{address.path}?{address.query}", {}, None)
+        target = f"{address.path}?{address.query}"
+        assert self.app.app.connect().request("HEAD", target, {}, None).status == 200
+        answer = self.app.app.connect().request("GET", target, {}, None)
         assert self.landed(answer)[1]["access_token"]
 
     def test_a_link_that_is_not_valid_leads_back_with_the_reason(self) -> None:
