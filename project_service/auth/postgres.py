@@ -20,7 +20,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -52,6 +51,7 @@ from project_service.auth.values import (
     User,
     email_of,
     load_metadata,
+    takes_over,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
@@ -420,9 +420,7 @@ _VOID_UNPROVEN = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.mfa_factors where user_id = %(id)s::uuid;
-delete from auth.recovery_codes where user_id = %(id)s::uuid;
-delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid and factor_id is null;
 {_FORGET}
 """
 # By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
@@ -618,6 +616,8 @@ where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
 # By a provider.
 _TAKE_OVER = f"""
 {_VOID_UNPROVEN};
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
 update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
 """
@@ -1043,12 +1043,10 @@ class Repository:
         """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
-        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
-        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
-        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
-        one.
-        """
+        Otherwise the address to which the challenge was sent is confirmed. If the user ``takes_over``, all that let
+        anybody in before is void: password, sessions, passkeys, challenges, and identities of providers. Then
+        ``session`` starts, if there is one; or, if the client that had asked for the challenge sent a code challenge,
+        ``auth_code`` is kept for it, if there is one."""
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
@@ -1071,7 +1069,7 @@ class Repository:
                     )
                     return Redeemed(purpose, owner.user, data, half=True)
                 await transaction.query(_CHANGE_EMAIL, new)
-            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            elif takes_over(purpose, data, owner.user):
                 await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
