@@ -415,25 +415,24 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
-# lets them in, or keeps its owner out.
+# lets them in.
 _VOID_UNPROVEN = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.webauthn_credentials where user_id = %(id)s::uuid and factor_id is null;
 {_FORGET}
 """
-# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
-_VOID = f"""
-{_VOID_UNPROVEN};
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says). Factors
+# stay, since nobody gets in by them alone, and whoever reads somebody's e-mails must not get past theirs.
+_VOID_OTHER_WAYS = """
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid and factor_id is null;
 insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
     values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
 """
+_VOID = f"{_VOID_UNPROVEN};{_VOID_OTHER_WAYS}"
 # A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
-delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
-    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -618,6 +617,7 @@ _TAKE_OVER = f"""
 {_VOID_UNPROVEN};
 delete from auth.mfa_factors where user_id = %(id)s::uuid;
 delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
 update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
 """
@@ -1030,7 +1030,10 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = (await _locked(transaction, answered[1])).user
+            account = await _locked(transaction, answered[1])
+            owner = account.user
+            if account.confirmed_at is None:
+                await transaction.query(_VOID_OTHER_WAYS, {"id": owner.id, "at": event.at})
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
