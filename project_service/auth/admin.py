@@ -220,6 +220,22 @@ class Administration:
             self.on_ended(session_id, until)
         return len(ended)
 
+    async def delete_factors(
+        self, id_or_email: str, origin: Origin, factor_id: str | None = None
+    ) -> tuple[Account, int]:
+        """Delete a user's second factors, or only that of ``factor_id``; the account, and how many there were. Raises
+        ``user_not_found``."""
+        account = await self.find(id_or_email)
+        event = self._event("delete_factors", account.user.id, origin, account.user.email)
+        return account, await self.repository.delete_factors(account.user.id, event, factor_id)
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, origin: Origin) -> None:
+        """Raises ``user_not_found`` and ``passkey_not_found``."""
+        account = await self.find(user_id)
+        event = self._event("delete_passkey", account.user.id, origin, account.user.email)
+        if not await self.repository.delete_passkey(account.user.id, passkey_id, event):
+            raise errors.passkey_not_found()
+
     async def unlock(self, id_or_email: str, origin: Origin) -> Account:
         """Let a user log in again after too many wrong passwords; their account. Raises ``user_not_found``."""
         account = await self.find(id_or_email)

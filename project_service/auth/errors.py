@@ -145,6 +145,42 @@ def invalid_id_token(why: str) -> ApiError:
     return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
 
 
+def bad_state() -> ApiError:
+    """What came back from a provider was not begun in this browser, or is finished, or took too long."""
+    return ApiError(400, "bad_state", "This sign-in was not begun here, or too long ago; begin again.")
+
+
+def provider_address_unconfirmed() -> ApiError:
+    return ApiError(
+        403,
+        "provider_address_unconfirmed",
+        "The provider has not checked the e-mail address; follow the link that was sent to it.",
+    )
+
+
+def address_taken() -> ApiError:
+    """Whoever comes by a provider has an address of another user's, and nothing shows that it is theirs."""
+    return ApiError(409, "address_taken", "Another user has this e-mail address; sign in as that one first.")
+
+
+def identity_taken() -> ApiError:
+    return ApiError(409, "identity_taken", "This account of the provider belongs to a user already.")
+
+
+def identity_not_found() -> ApiError:
+    return ApiError(404, "identity_not_found", "The user has no such identity.")
+
+
+def last_identity() -> ApiError:
+    return ApiError(422, "last_identity", "This is the user's last way in, so it cannot be removed.")
+
+
+def address_identity() -> ApiError:
+    return ApiError(
+        422, "address_identity", "The address is a way in as long as the user has it; change it instead."
+    )
+
+
 def hook_refused(status: int, message: str) -> ApiError:
     """A hook of the project refuses, with a status (4xx) and a message of its own."""
     return ApiError(status, "hook_refused", message)
@@ -153,3 +189,67 @@ def hook_refused(status: int, message: str) -> ApiError:
 def hook_failed() -> ApiError:
     """A hook of the project fails, takes too long, or answers what cannot be used; the log says why."""
     return ApiError(500, "hook_failed", "A hook of this project failed.", counted=True)
+
+
+def factor_not_found() -> ApiError:
+    return ApiError(404, "factor_not_found", "There is no such factor.")
+
+
+def factor_name_taken() -> ApiError:
+    return ApiError(422, "factor_name_taken", "The user has a factor of this name already.")
+
+
+def too_many_factors() -> ApiError:
+    return ApiError(
+        422, "too_many_factors", "The user has as many factors as there may be; remove one first."
+    )
+
+
+def factor_challenge_expired() -> ApiError:
+    """The challenge is unknown, used, expired, or of another factor or session; the response does not say which."""
+    return ApiError(
+        422, "factor_challenge_expired", "The challenge is not valid, or no longer valid; ask for a new one."
+    )
+
+
+def factor_verification_failed() -> ApiError:
+    """The code is wrong, or was used before."""
+    return ApiError(422, "factor_verification_failed", "The code is wrong, or has been used already.")
+
+
+def insufficient_aal() -> ApiError:
+    """The user has a further factor, which the session has not been shown by."""
+    return ApiError(
+        403, "insufficient_aal", "This needs the second factor first: verify one, then try again (aal2)."
+    )
+
+
+def passkey_disabled() -> ApiError:
+    return ApiError(404, "passkey_disabled", "Passkeys are switched off here (auth.passkeys).")
+
+
+def passkey_not_found() -> ApiError:
+    return ApiError(404, "passkey_not_found", "There is no such passkey.")
+
+
+def passkey_taken() -> ApiError:
+    return ApiError(422, "passkey_taken", "This passkey is known here already.")
+
+
+def too_many_passkeys() -> ApiError:
+    return ApiError(
+        422, "too_many_passkeys", "The user has as many passkeys as there may be; remove one first."
+    )
+
+
+def passkey_challenge_expired() -> ApiError:
+    """The challenge is unknown, used, expired, or another user's; the response does not say which."""
+    return ApiError(
+        400, "passkey_challenge_expired", "The challenge is not valid, or no longer valid; ask for a new one."
+    )
+
+
+def passkey_verification_failed() -> ApiError:
+    """The passkey is unknown, of another user or origin, or has not signed this challenge; or its counter has not
+    gone up, so there may be a copy of it. The response does not say which."""
+    return ApiError(400, "passkey_verification_failed", "The passkey could not be verified.")

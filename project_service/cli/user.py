@@ -1,8 +1,10 @@
-"""``project-service user``: create, import, set password, list, disable, enable, unlock, delete, end sessions."""
+"""``project-service user``: create, import, set password, list, disable, enable, unlock, delete, end sessions, reset
+second factors."""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -260,7 +262,22 @@ async def list_(invocation: Invocation, project: Project) -> None:
         cursor = page.next_cursor
         if cursor is None:
             break
-    invocation.show([account.view() for account in accounts], *map(_line, accounts))
+    factors: defaultdict[str, list[Any]] = defaultdict(list)
+    for factor in await Repository(project.pool).all_factors():
+        factors[factor.user_id].append(factor.view())
+    invocation.show(
+        [{**account.view(), "factors": factors[account.user.id]} for account in accounts],
+        *map(_line, accounts),
+    )
+
+
+@user.command("mfa-reset")
+@_USER
+@on_project()
+async def mfa_reset(invocation: Invocation, project: Project, user: str) -> None:
+    """Delete a user's second factors and recovery codes, for one who has lost them. Sessions go on."""
+    account, count = await _users(project).delete_factors(user, HERE)
+    invocation.show({"id": account.user.id, "deleted": count}, f"deleted {count} of {account.user.id}")
 
 
 @user.command()

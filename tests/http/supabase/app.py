@@ -61,6 +61,7 @@ class ClientApp(AuthApp):
             self.listener,
             self.clock,
             self.clock.seconds,
+            self.internet.outgoing,
         )
         router = Router()
         other.auth.mount(router)
