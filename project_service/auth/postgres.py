@@ -288,7 +288,8 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 _PENDING = """
 select user_id::text, data::text from auth.challenges
 where purpose = any(%(purposes)s) and expires_at > %(now)s
-    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
 # deadlocks.
@@ -385,7 +386,7 @@ update auth.throttle set failed = '{{}}'
 # Some, and not always the same ones, since rows of the project's own may keep them.
 _UNUSED_ANONYMOUS = """
 select id::text from auth.users u
-where is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+where is_anonymous and (last_login_at < %(before)s or last_login_at is null and created_at < %(before)s)
     and not exists (select from auth.sessions s
         where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)
 order by random() limit 100

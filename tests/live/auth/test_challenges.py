@@ -191,3 +191,33 @@ async def test_a_challenge_waits_for_a_change_of_address_and_is_not_sent(databas
         assert await changing is not None
         assert (await issuing)[1] is None
         assert run_sql(database, "select purpose from auth.challenges") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_statement_finds_its_rows_by_an_index(database: str) -> None:
+    """Where there is one that it could use, PostgreSQL does so here, however few rows there are."""
+    (name,) = run_sql(database, "select current_database()")[0]
+    run_sql(database, f'alter database "{name}" set enable_seqscan = off')
+    async with two_repositories(database) as (repository, _):
+        for work in (await works_on_one_user(repository)).values():
+            await work(repository)
+        account, token = await made(repository), digest()
+        await repository.profile(account.user.id)
+        await repository.users_from(0, 10)
+        await repository.owner_of_token(token, "recovery", NOW)
+        await repository.pending(("recovery",), NOW, digest=token)
+        await repository.pending(("email_change",), NOW, email_key="ada@example.test")
+        await repository.exchange(token, ("s256 x",), session(), event())
+        await repository.unused_anonymous_users(NOW)
+    scans = (
+        "select relname, seq_scan, idx_scan > 0 from pg_stat_user_tables"
+        " where schemaname = 'auth' and relname = any(%s)"
+    )
+    tables = ["users", "identities", "sessions", "challenges"]
+
+    async def counted() -> bool:
+        # Backends report what they have done when they end.
+        return all(used for *_, used in run_sql(database, scans, tables))
+
+    await until(counted)
+    assert [(table, read) for table, read, _ in run_sql(database, scans, tables) if read] == []
