@@ -21,7 +21,9 @@ from project_service.supabase import errors as theirs
 from project_service.supabase.auth.about import About
 from project_service.supabase.auth.challenges import Mails, Verification
 from project_service.supabase.auth.common import BASE, TAG, Links
+from project_service.supabase.auth.factors import OwnFactors
 from project_service.supabase.auth.operators import Operators
+from project_service.supabase.auth.passkeys import OwnPasskeys
 from project_service.supabase.auth.sessions import Sessions
 from project_service.supabase.auth.user import OwnUser
 from project_service.supabase.databases import OF_DATABASE, of_known
@@ -48,10 +50,6 @@ _MISSING = tuple(
         ("authorize|callback", theirs.provider_disabled),
         ("sso(/.*)?", theirs.saml_provider_disabled),
         ("user/identities/.+", theirs.manual_linking_disabled, True),
-        ("factors", theirs.mfa_totp_enroll_not_enabled, True),
-        ("factors/.+", theirs.mfa_factor_not_found, True),
-        ("admin/users/[^/]+/factors/.+", theirs.mfa_factor_not_found),
-        ("passkeys(/.*)?|admin/users/[^/]+/passkeys(/.*)?", theirs.passkey_disabled),
         ("(oauth|user/oauth|admin)(/.*)?", theirs.feature_disabled),
     )
 )
@@ -77,6 +75,8 @@ class ClientAuth:
             (FOR_MAILS, Mails(auth.accounts, auth.throttle, auth.challenges, links)),
             ({}, Verification(auth.accounts, auth.challenges, auth.throttle, context, links)),
             (FOR_USERS, OwnUser(auth.accounts, links)),
+            ({}, OwnFactors(auth.accounts, auth.factors, context)),
+            ({}, OwnPasskeys(auth.accounts, auth.passkeys, auth.administration, context)),
             ({}, About(auth.verifier, context)),
             (FOR_USERS, Operators(auth.administration, auth.invitations, links)),
         ):
