@@ -191,7 +191,7 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody anonymous who has had no session for long.
-_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+_UNUSED = """is_anonymous and (last_login_at < %(before)s or last_login_at is null and created_at < %(before)s)
     and not exists (select from auth.sessions s
         where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
@@ -324,7 +324,8 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 _PENDING = """
 select user_id::text, data::text from auth.challenges
 where purpose = any(%(purposes)s) and expires_at > %(now)s
-    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
 # deadlocks.
