@@ -49,7 +49,7 @@ class Administration:
     repository: Repository
     hashes: Hashes
     now: Callable[[], datetime]
-    password_min_bytes: Callable[[], int]
+    password_rules: Callable[[], passwords.Rules]
     on_ended: Callable[[str, float], None]
     actor: Actor
 
@@ -86,7 +86,7 @@ class Administration:
 
     async def create(
         self,
-        email: str,
+        email: str | None,
         origin: Origin,
         *,
         user_id: str | None = None,
@@ -96,27 +96,29 @@ class Administration:
         app_metadata: Mapping[str, Any] | None = None,
         confirmed: bool = True,
         invited: bool = False,
+        is_anonymous: bool = False,
     ) -> Account:
         """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then the
-        user sets one by "forgotten password". An imported user may keep a ``user_id``.
+        user sets one by "forgotten password". An imported user may keep a ``user_id``, and have no ``email``.
 
         Raises ``email_taken``, ``id_taken``, ``weak_password`` and ``validation_failed``.
         """
-        address = Email.parse_new(email)
+        address = None if email is None else Email.parse_new(email)
         if password is not None:
             if password_hash is not None:
                 raise validation_failed({"password_hash": "cannot go with a password"})
-            password_hash = await self._hash(password, address)
+            password_hash = await self._hash(password, address or Email("", ""))
         account = await self.repository.create_user(
             user_id=user_id,
             email=address,
             password_hash=password_hash,
             metadata=metadata or {},
-            app_metadata=merged(APP_METADATA, app_metadata or {}),
+            app_metadata=merged({} if address is None else APP_METADATA, app_metadata or {}),
             confirmed=confirmed,
             invited=invited,
+            is_anonymous=is_anonymous,
             session=None,
-            event=self._event("create_user", None, origin, address.address),
+            event=self._event("create_user", None, origin, None if address is None else address.address),
         )
         if account is None:
             raise errors.email_taken()
@@ -242,9 +244,9 @@ class Administration:
         return account
 
     async def _hash(self, password: str, email: Email) -> bytes:
-        return await self.hashes.hash(passwords.check_new(password, email, self.password_min_bytes()))
+        return await self.hashes.hash(passwords.check_new(password, email, self.password_rules()))
 
-    def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
+    def _event(self, action: str, about: str | None, origin: Origin, email: str | None) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)
 
 

@@ -19,13 +19,15 @@ from project_service.auth.admin import Administration
 from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
 from project_service.auth.factors import Factors
+from project_service.auth.identities import Identities
 from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.passkeys import Passkeys
-from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
+from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
+from project_service.auth.providers import Providers
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
 from project_service.auth.sessions import RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
@@ -38,6 +40,7 @@ from project_service.errors import ApiError
 from project_service.http.caller import KeyDemand
 from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every
+from project_service.outgoing import Documents, Outgoing
 from project_service.process import cpus
 from project_service.settings.model import Settings
 
@@ -64,6 +67,7 @@ class Auth:
     sessions: SessionService
     administration: Administration
     invitations: Invitations
+    identities: Identities
     context: Context
 
     def mount(self, router: Router) -> None:
@@ -104,6 +108,10 @@ def assemble(
     ``TemplateFault``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
+
+    def private_hosts() -> bool:
+        return auth.context.settings.allow_private_hosts
+
     auth = put_together(
         settings,
         Repository(pool, listener, actor),
@@ -112,6 +120,7 @@ def assemble(
         listener,
         reactor,
         time.time,
+        Outgoing(reactor, private_hosts),
     )
     # Read the list now, so that the first sign-up does not have to.
     common_passwords()
@@ -126,8 +135,10 @@ def put_together(
     listener: Listener,
     reactor: Any,
     clock: Callable[[], float],
+    outgoing: Outgoing,
 ) -> Auth:
-    """Everything except threads, database and e-mail, which tests replace. ``clock`` returns the Unix time."""
+    """Everything except threads, database, e-mail and calls to others, which tests replace. ``clock`` returns
+    the Unix time."""
 
     def read_ended(since: float | None) -> Awaitable[list[tuple[str, float]]]:
         return repository.ended_sessions(context.now(), None if since is None else moment(since))
@@ -142,11 +153,13 @@ def put_together(
         repository=repository,
         hashes=hashes,
         now=context.now,
-        password_min_bytes=lambda: context.settings.password_min_bytes,
+        password_rules=lambda: Rules.of(context.settings),
         on_ended=revoked.add,
         actor="service",
     )
     invitations = Invitations(administration, challenges)
+    providers = Providers(lambda: context.settings, outgoing, Documents(outgoing, clock), clock)
+    identities = Identities(repository, providers, challenges, throttle, context)
     upkeep = Every(CLEAN_SECONDS, lambda: clean(repository, context), reactor, "auth-upkeep", outage_of)
     sessions = SessionService(repository, revoked, context)
     return Auth(
@@ -161,6 +174,7 @@ def put_together(
         sessions,
         administration,
         invitations,
+        identities,
         context,
     )
 
@@ -176,12 +190,11 @@ async def clean(repository: Repository, context: Context) -> None:
     )
     if not is_ours:
         return
-    for user_id in await repository.unused_anonymous_users(
-        now - timedelta(days=context.settings.anonymous_days)
-    ):
+    before = now - timedelta(days=context.settings.anonymous_days)
+    for user_id in await repository.unused_anonymous_users(before):
         event = Event(now, "delete_anonymous_user", actor="service", user_id=user_id)
         try:
-            await repository.delete_user(user_id, event)
+            await repository.delete_user(user_id, event, unused_since=before)
         except ApiError as refusal:
             # Rows of the project's own keep the user, or a trigger of its does.
             if refusal.code not in ("user_in_use", "refused_by_project"):

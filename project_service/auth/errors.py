@@ -145,6 +145,42 @@ def invalid_id_token(why: str) -> ApiError:
     return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
 
 
+def bad_state() -> ApiError:
+    """What came back from a provider was not begun in this browser, or is finished, or took too long."""
+    return ApiError(400, "bad_state", "This sign-in was not begun here, or too long ago; begin again.")
+
+
+def provider_address_unconfirmed() -> ApiError:
+    return ApiError(
+        403,
+        "provider_address_unconfirmed",
+        "The provider has not checked the e-mail address; follow the link that was sent to it.",
+    )
+
+
+def address_taken() -> ApiError:
+    """Whoever comes by a provider has an address of another user's, and nothing shows that it is theirs."""
+    return ApiError(409, "address_taken", "Another user has this e-mail address; sign in as that one first.")
+
+
+def identity_taken() -> ApiError:
+    return ApiError(409, "identity_taken", "This account of the provider belongs to a user already.")
+
+
+def identity_not_found() -> ApiError:
+    return ApiError(404, "identity_not_found", "The user has no such identity.")
+
+
+def last_identity() -> ApiError:
+    return ApiError(422, "last_identity", "This is the user's last way in, so it cannot be removed.")
+
+
+def address_identity() -> ApiError:
+    return ApiError(
+        422, "address_identity", "The address is a way in as long as the user has it; change it instead."
+    )
+
+
 def hook_refused(status: int, message: str) -> ApiError:
     """A hook of the project refuses, with a status (4xx) and a message of its own."""
     return ApiError(status, "hook_refused", message)

@@ -79,6 +79,10 @@ class Throttle:
         maximum = self.context.settings.verifications_max_per_address
         await self._count("verification", address_block(origin.address), maximum)
 
+    async def count_provider(self, origin: Origin) -> None:
+        """Count somebody who is sent to a provider, or whose ID token is to be checked, by client address."""
+        await self._count("oauth", address_block(origin.address), self.context.settings.oauth_max_per_address)
+
     async def _count(self, scope: str, subject: str, maximum: int) -> None:
         await self.finish(await self._reserve(scope, subject, Limit(maximum, HOUR)), "failed")
 

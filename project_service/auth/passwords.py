@@ -21,6 +21,7 @@ from project_service.auth.values import Email, folded
 from project_service.errors import validation_failed
 from project_service.lifecycle import shield
 from project_service.process import let_threads_yield
+from project_service.settings.model import Auth
 
 # bcrypt ignores all further bytes. A longer password is rejected, never truncated.
 MAX_BYTES = 72
@@ -43,7 +44,19 @@ def common_passwords() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def check_new(password: str, email: Email, min_characters: int) -> bytes:
+@frozen
+class Rules:
+    """What an operator asks of new passwords, beside what is asked of all."""
+
+    min_characters: int = 8
+    refuse_common: bool = True
+
+    @classmethod
+    def of(cls, settings: Auth) -> Rules:
+        return cls(settings.password_min_bytes, settings.refuse_common_passwords)
+
+
+def check_new(password: str, email: Email, rules: Rules) -> bytes:
     """The bytes of a new password, to be hashed. Raises ``weak_password``, and ``validation_failed`` if it is not
     valid Unicode."""
     if _encoded(password) is None:
@@ -53,14 +66,14 @@ def check_new(password: str, email: Email, min_characters: int) -> bytes:
     prepared = _prepared(password)
     if prepared is None:
         raise weak_password("contains a character that no password may contain, such as a control character")
-    if len(prepared) < min_characters:
-        raise weak_password(f"must have at least {min_characters} characters", "length")
+    if len(prepared) < rules.min_characters:
+        raise weak_password(f"must have at least {rules.min_characters} characters", "length")
     raw = prepared.encode("utf-8")
     if len(raw) > MAX_BYTES:
         raise weak_password(_TOO_LONG, "length")
     if folded(prepared) == email.key:
         raise weak_password("must not be the e-mail address")
-    if prepared.casefold() in common_passwords():
+    if rules.refuse_common and prepared.casefold() in common_passwords():
         raise weak_password("is one of the most common passwords", "pwned")
     return raw
 

@@ -6,9 +6,9 @@ The logic of counters and of refresh tokens is in functions of the database (``d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from attrs import evolve, frozen
 from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
@@ -20,9 +20,11 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
+    ByProvider,
     Credential,
     Email,
     Event,
@@ -48,14 +50,16 @@ from project_service.auth.values import (
     SessionInfo,
     SignIn,
     User,
+    email_of,
     load_metadata,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
-from project_service.errors import session_revoked
+from project_service.errors import overloaded, session_revoked
 
+T = TypeVar("T")
 Change = Literal["insert", "update", "delete"]
 
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
@@ -74,7 +78,8 @@ PROFILE = f"""{ACCOUNT},
     (select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text
         from auth.mfa_factors f where f.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
-    (select c.data ->> 'email' from auth.challenges c where c.user_id = u.id and c.purpose = 'email_change'),
+    (select max(c.data ->> 'email') from auth.challenges c
+        where c.user_id = u.id and c.purpose in ('email_change', 'email_change_current')),
     u.invited_at"""
 
 # Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.
@@ -146,6 +151,9 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 
+# Nothing that was sent to a user, or kept for a client of theirs, is good for anything any more.
+_FORGET = """delete from auth.challenges where (user_id = %(id)s::uuid
+    or user_id is null and purpose = 'pkce' and data ->> 'user' = %(id)s)"""
 # Each statement of a message has a snapshot of its own. So the later ones see all sessions that were started before
 # the first statement locked the user's row.
 _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -156,11 +164,12 @@ _PROVEN = """(%(known_hash)s is null or coalesce(password_hash, '') = %(known_ha
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
-# A new password ends the other sessions, and guesses at the old one do not count any more.
+# A new password ends the other sessions, and guesses at the old one do not count any more. Of what was sent only that
+# stays by which a new user confirms the address: whoever knew the old password may have begun the rest.
 _SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s, updated_at = %(at)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
-delete from auth.challenges where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+{_FORGET} and purpose not in ('confirmation', 'invitation') and {_IS_SET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
@@ -181,9 +190,15 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
+# Somebody anonymous who has had no session for long.
+_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+    and not exists (select from auth.sessions s
+        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
 _DELETE = f"""
-with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
+with u as (
+    delete from auth.users u where id = %(id)s::uuid and {_PROVEN} and (%(before)s is null or {_UNUSED})
+    returning id),
 a as ({RECORD} from u)
 select id::text from u
 """
@@ -270,25 +285,37 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 
 # A challenge for the user of an address or an id, if there is one. An entry of the audit is written for an unknown
 # address too, so that both responses take the time of a commit. Without the lock a user who is being deleted would be
-# seen, and the challenge would violate its foreign key.
+# seen, and the challenge would violate its foreign key; a weaker one could deadlock with a change of address.
+# The hash of a code is bound to its token, since 0.1.0, which has no codes, replaces only the token.
 _ISSUE = f"""
 with u as (
     select *, case when confirmed_at is null then %(purpose)s else %(if_confirmed)s end as due
     from auth.users
     where (%(user)s is null and email_key = %(email_key)s or id = %(user)s::uuid) and disabled_at is null
-    for key share),
+    for no key update),
 t as (
     insert into auth.challenges as known
         (token_hash, user_id, purpose, created_at, expires_at, email_key, code_hash, data)
-    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, %(code_hash)s, %(data)s::jsonb
+    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, sha256(%(digest)s::bytea || %(code_hash)s),
+            %(data)s::jsonb
         from u where due is not null
     on conflict (user_id, purpose) do update set
         token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at,
-        email_key = excluded.email_key, code_hash = excluded.code_hash, data = excluded.data, tries = 0
+        email_key = excluded.email_key, code_hash = excluded.code_hash, tries = 0,
+        data = excluded.data
+            || case when known.data ? 'takes_over' then '{{"takes_over": true}}'::jsonb else '{{}}' end
         where known.created_at <= %(at)s - %(pause)s
+            or known.data ->> 'email_key' is distinct from excluded.data ->> 'email_key'
     returning user_id, purpose),
 a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
 select {USER}, t.purpose from u join t on t.user_id = u.id
+"""
+# Before _ISSUE, for one that takes an account over: so does the challenge that is there, if it is too young to be
+# replaced. Whoever asked for that one may be somebody else.
+_LET_TAKE_OVER = """
+select from auth.users where email_key = %(email_key)s for no key update;
+update auth.challenges set data = data || '{"takes_over": true}' where purpose = %(purpose)s
+    and user_id = (select id from auth.users where email_key = %(email_key)s and disabled_at is null);
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
@@ -314,7 +341,9 @@ for no key update
 _ANSWER = f"""
 with asked as (select * from auth.challenges where {_ANSWERABLE}),
 met as (
-    select token_hash from asked where %(digest)s is not null or code_hash = any(%(code_hashes)s)
+    select token_hash from asked
+    where %(digest)s is not null
+        or code_hash in (select sha256(token_hash || h) from unnest(%(code_hashes)s::bytea[]) h)
     order by array_position(%(purposes)s, purpose) limit 1),
 answered as (
     delete from auth.challenges where token_hash in (select token_hash from met)
@@ -335,10 +364,21 @@ a as (insert into auth.audit (at, actor, user_id, email, action, result, address
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
 """
-# In place of a session: a code for the client that asked for the challenge, which it exchanges for one (RFC 7636).
-_KEEP_FOR_CLIENT = """
+# A challenge that is nobody's yet.
+_KEEP = """
 insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, 'pkce', %(at)s, %(expires)s, %(data)s::jsonb)
+values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_TAKE = """
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
+returning data::text
+"""
+_LOCK_EXCHANGER = """
+select from auth.users where id = (
+    select (data ->> 'user')::uuid from auth.challenges where token_hash = %(digest)s and purpose = 'pkce')
+for no key update
 """
 _EXCHANGE = """
 with known as (
@@ -349,22 +389,24 @@ taken as (
         select token_hash from known where data ->> 'code_challenge' = any(%(challenges)s)) returning data)
 select (select data::text from taken) from known
 """
-# One of two addresses has confirmed a change of address. No row: the other's confirmation has expired.
+# One of two addresses has confirmed a change to a new one, and not to any other.
 _CONFIRM_HALF = """
 update auth.challenges set data = data || '{"half": true}'
-where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s returning 1
+where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s and data ->> 'email_key' = %(email_key)s
 """
 # What was sent to the address before is good for nothing any more.
 _CHANGE_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = %(at)s,
         updated_at = %(at)s
     where id = %(id)s::uuid returning *)
 select {USER} from u
 """
+# The user is locked first, as everywhere else, so that a challenge that is issued meanwhile is seen.
 _SET_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+select from auth.users where id = %(id)s::uuid for update;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = null,
         updated_at = %(at)s
@@ -372,13 +414,33 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
-# A new password by e-mail ends all sessions and other challenges; whoever reads the e-mail owns the address.
+# Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
+# lets them in, or keeps its owner out.
+_VOID_UNPROVEN = f"""
+update auth.users set password_hash = null where id = %(id)s::uuid;
+update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
+    where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
+{_FORGET}
+"""
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
+_VOID = f"""
+{_VOID_UNPROVEN};
+insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
+    values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
+"""
+# A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
+    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
@@ -529,17 +591,58 @@ _FACTORS = (
     f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
 )
 
+# Identities: accounts with providers. Users' rows are locked first, so that of two changes at once one waits.
+
+_OF_IDENTITY = "provider = %(provider)s and provider_id = %(subject)s"
+_FIND_BY_IDENTITY_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u where id = (select user_id from auth.identities where {_OF_IDENTITY})
+for no key update
+"""
+_FIND_BY_EMAIL_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u where email_key = %(email_key)s for no key update
+"""
+_FIND_BY_SESSION_AND_LOCK = f"""
+select {ACCOUNT} from auth.users u
+where id = %(id)s::uuid and disabled_at is null
+    and exists (select from auth.sessions s where s.id = %(keep)s::uuid and s.user_id = u.id and s.ended_at is null)
+for no key update
+"""
+_ADD_IDENTITY = """
+insert into auth.identities (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
+values (%(id)s::uuid, %(provider)s, %(subject)s, %(data)s::jsonb, %(at)s, %(at)s, %(at)s)
+"""
+_USE_IDENTITY = f"""
+update auth.identities set identity_data = %(data)s::jsonb, last_sign_in_at = %(at)s, updated_at = %(at)s
+where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
+"""
+# By a provider.
+_TAKE_OVER = f"""
+{_VOID_UNPROVEN};
+update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
+"""
+# Somebody anonymous is not any more with a way in; whoever has no address gets one that the provider has checked.
+_SETTLE = """
+update auth.users set is_anonymous = false, updated_at = %(at)s,
+    email = case when email is null then %(email)s else email end,
+    email_key = case when email is null then %(email_key)s else email_key end,
+    confirmed_at = case when email is null and %(email)s is not null then %(at)s else confirmed_at end
+where id = %(id)s::uuid
+"""
+_LIST_IDENTITIES = "select id::text, provider from auth.identities where user_id = %(id)s::uuid"
+_REMOVE_IDENTITY = f"""
+delete from auth.identities where id = %(identity)s::uuid;
+{RECORD}
+"""
+# Of two who come at once by what nobody knows yet one has to try again, then knowing what the other has made.
+_MEETINGS = frozenset({"identities_provider_provider_id_key", "users_email_key_key"})
+_TRIES = 3
+
 
 # What has expired.
 
 # Some, and not always the same ones, since rows of the project's own may keep them.
-_UNUSED_ANONYMOUS = """
-select id::text from auth.users u
-where is_anonymous and coalesce(last_login_at, created_at) < %(before)s
-    and not exists (select from auth.sessions s
-        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)
-order by random() limit 100
-"""
+_UNUSED_ANONYMOUS = f"select id::text from auth.users u where {_UNUSED} order by random() limit 100"
 # One worker at a time; the lock goes with the transaction.
 _LOCK = "select pg_try_advisory_xact_lock(%(lock)s)"
 # How many rows are removed at a time, so that no statement runs long, however much there is to remove.
@@ -711,10 +814,18 @@ class Repository:
         sql = _DISABLE if disabled else _ENABLE
         return _account(await self._row(sql, id=user_id, keep=None, until=until, **_event_params(event)))
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
+        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``; or if it
+        is none of ``unused_anonymous_users`` any more, where ``unused_since`` says since when. Raises
         ``user_in_use`` if rows of the project's own tables refer to the user."""
-        params = _proof_params(proof) | _event_params(event)
+        params = _proof_params(proof) | _event_params(event) | {"before": unused_since}
         try:
             return await self._changed("delete", _DELETE, id=user_id, **params) is not None
         except (ForeignKeyViolation, RestrictViolation, NotNullViolation):
@@ -873,11 +984,14 @@ class Repository:
     ) -> tuple[User, Purpose] | None:
         """Store a challenge, in place of an older one of its purpose; whose it is, and its purpose. None if there is
         nobody to send it to: no such user, a disabled one, one who does not get this, or whose last one is younger
-        than ``pause``.
+        than ``pause``. Of a change to another address than the last one there is no pause.
+
+        If it takes over (``takes_over`` in its data) all do that replace it, and so does the one that it is too early
+        to replace.
         """
         email = challenge.email
         row = await self._row(
-            _ISSUE,
+            _LET_TAKE_OVER + _ISSUE if "takes_over" in challenge.data else _ISSUE,
             purpose=challenge.purpose,
             if_confirmed=challenge.if_confirmed,
             user=challenge.user_id,
@@ -916,41 +1030,49 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = await _locked(transaction, answered[1])
+            owner = (await _locked(transaction, answered[1])).user
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
 
-        return await self.database.transaction(reset)
+        return await self._pool_for("update").transaction(reset)
 
     async def redeem(
         self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
     ) -> Redeemed | None:
-        """Use up a challenge. None if the answer is wrong, which counts as a try if it is a code.
+        """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. Then ``session`` starts, if there is one;
-        or, if the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if
-        there is one.
+        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
+        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
+        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
+        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
+        one.
         """
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
             if answered is None:
+                if answer.digest is None:
+                    # For an address that nothing was sent to, too, so that both take the time of a commit.
+                    wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                    await transaction.query(RECORD, _event_params(wrong))
                 return None
             purpose, user_id, data = answered
+            owner = await _locked(transaction, user_id)
+            if owner.disabled_at is not None:
+                return None
+            own = {"id": user_id, "at": event.at}
             if purpose in OF_CHANGE:
+                new = {**own, "email": data["email"], "email_key": data["email_key"]}
                 if data.get("both") and not data.get("half"):
-                    other = {"id": user_id, "other": OF_CHANGE[purpose], "now": event.at}
-                    await transaction.query(_CONFIRM_HALF, other)
-                    return Redeemed(purpose, await _locked(transaction, user_id), data, half=True)
-                change = {
-                    "id": user_id,
-                    "email": data["email"],
-                    "email_key": data["email_key"],
-                    "at": event.at,
-                }
-                await transaction.query(_CHANGE_EMAIL, change)
+                    await transaction.query(
+                        _CONFIRM_HALF, {**new, "other": OF_CHANGE[purpose], "now": event.at}
+                    )
+                    return Redeemed(purpose, owner.user, data, half=True)
+                await transaction.query(_CHANGE_EMAIL, new)
+            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+                await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
             action = ANSWERED[purpose][1]
@@ -965,7 +1087,7 @@ class Repository:
                 return None
             if keeps and auth_code is not None and session is not None:
                 kept = {**data, "user": user_id, "method": _begun(session, purpose, answer).method}
-                await transaction.query(_KEEP_FOR_CLIENT, _auth_code_params(auth_code, kept, event.at))
+                await _keep_for_client(transaction, auth_code, kept, event.at)
             return Redeemed(purpose, user, data, started)
 
         try:
@@ -990,6 +1112,7 @@ class Repository:
 
         async def exchanged(transaction: Transaction) -> Redeemed | None:
             params = {"digest": digest, "challenges": list(challenges), "now": event.at}
+            await transaction.query(_LOCK_EXCHANGER, params)
             row = _first(await transaction.query(_EXCHANGE, params))
             if row is None:
                 return None
@@ -1000,7 +1123,7 @@ class Repository:
             user = await _entered(transaction, data["user"], started, event, proven=False)
             return None if user is None else Redeemed("pkce", user, data, started)
 
-        return await self.database.transaction(exchanged)
+        return await self._pool_for("update").transaction(exchanged)
 
     # Further factors.
 
@@ -1102,7 +1225,7 @@ class Repository:
                 raise session_revoked()
             await transaction.query(_ADD_TO_REFRESH, params)
             ended = await transaction.query(_END_LESSER, params)
-            user = await _locked(transaction, proof.user_id)
+            user = (await _locked(transaction, proof.user_id)).user
             return Raised(user, SignIn(*began), [(row[0], row[1]) for row in ended])
 
         return await self.database.transaction(proven)
@@ -1215,6 +1338,121 @@ class Repository:
         row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
         return None if row is None else json.loads(row[0])
 
+    # Identities.
+
+    async def keep(
+        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    ) -> None:
+        """Store a challenge that is nobody's yet."""
+        params = {
+            "purpose": purpose,
+            "digest": digest,
+            "data": _jsonb(data),
+            "at": now,
+            "expires": expires_at,
+        }
+        await self.database.query(_KEEP, params)
+
+    async def take(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
+        then it stays."""
+        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
+        return None if row is None else json.loads(row[0])
+
+    async def enter(
+        self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        """Let in who came by a provider: the user of that identity; else the one with the address, if the provider
+        has checked it, who gets the identity; else a new one. None if a new one must not be made.
+
+        If nobody had confirmed the account's address, and the provider has checked it, it is confirmed, and all that
+        let anybody in before is void: password, sessions, challenges and other identities. Then ``session`` begins,
+        or ``auth_code`` is kept in its place; or neither, if the address has to be confirmed first.
+
+        Raises ``address_taken`` for the address of another user that the provider has not checked, and
+        ``user_disabled``.
+        """
+        params = {**_identity_params(who), "at": event.at}
+
+        async def entered(transaction: Transaction) -> Redeemed | None:
+            found = await _account_by_provider(transaction, who, event, params)
+            if found is None:
+                return None
+            account, action = found
+            awaits = account.user.email and account.user.awaits_confirmation and not _is_proven(account, who)
+            if who.confirm and awaits:
+                return Redeemed("oauth", account.user, {})
+            return await _let_in(transaction, account, session, auth_code, evolve(event, action=action))
+
+        return await self._meeting(entered)
+
+    async def link(
+        self, who: ByProvider, proof: Proof, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        """Give the user of ``event`` an identity, as long as the session of ``proof`` has not ended. Somebody
+        anonymous becomes a user like others, and who has no address gets that of the identity, if the provider has
+        checked it. ``session`` and ``auth_code`` are as for ``enter``.
+
+        Raises ``session_revoked``, ``identity_taken`` and ``address_taken``.
+        """
+        verified = who.email is not None and who.is_verified
+        own = {"id": event.user_id, "keep": proof.session_id, "at": event.at}
+        params = {**_identity_params(who), **own}
+        settled = {
+            **own,
+            "email": who.email.address if verified and who.email else None,
+            "email_key": who.email.key if verified and who.email else None,
+        }
+
+        async def linked(transaction: Transaction) -> Redeemed:
+            account = _account(_first(await transaction.query(_FIND_BY_SESSION_AND_LOCK, params)))
+            if account is None:
+                raise session_revoked()
+            await transaction.query(_ADD_IDENTITY, params)
+            if account.user.is_anonymous or not account.user.email:
+                await transaction.query(_SETTLE, settled)
+            return await _let_in(transaction, account, session, auth_code, event)
+
+        try:
+            return await self._pool_for("update").transaction(linked)
+        except UniqueViolation as refusal:
+            if refusal.diag.constraint_name == "identities_provider_provider_id_key":
+                raise errors.identity_taken() from None
+            if refusal.diag.constraint_name == "users_email_key_key":
+                raise errors.address_taken() from None
+            raise
+
+    async def unlink(self, user_id: str, identity_id: str, event: Event) -> None:
+        """Remove an identity of a provider. Raises ``identity_not_found``, ``address_identity`` and
+        ``last_identity``."""
+
+        async def unlinked(transaction: Transaction) -> None:
+            await transaction.query(_FIND_AND_LOCK, {"id": user_id})
+            known: dict[str, str] = dict(await transaction.query(_LIST_IDENTITIES, {"id": user_id}))
+            if identity_id not in known:
+                raise errors.identity_not_found()
+            if len(known) == 1:
+                raise errors.last_identity()
+            if known[identity_id] == "email":
+                raise errors.address_identity()
+            await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **_event_params(event)})
+
+        await self._pool_for("update").transaction(unlinked)
+
+    async def _meeting(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
+        """The result of a transaction that is run again if it met another one."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return await self._pool_for("insert", "update").transaction(function)
+            except _Again:
+                pass
+            except UniqueViolation as refusal:
+                if not left or refusal.diag.constraint_name not in _MEETINGS:
+                    raise
+        raise overloaded()
+
     # What has expired.
 
     async def delete_expired(
@@ -1258,9 +1496,12 @@ class Repository:
         """As ``_row``, for an insert, update or delete of a user, which triggers of the project may be about."""
         return _first(await self._pool_for(change).query(sql, params))
 
-    def _pool_for(self, change: Change) -> Pool:
-        fires = self.actor is not None and f"auth.users {change}" in self.actor.trust().triggers
-        return self.actor.pool if self.actor is not None and fires else self.database
+    def _pool_for(self, *changes: Change) -> Pool:
+        if self.actor is None:
+            return self.database
+        triggers = self.actor.trust().triggers
+        fires = any(f"auth.users {change}" in triggers for change in changes)
+        return self.actor.pool if fires else self.database
 
 
 async def _answered(
@@ -1296,10 +1537,10 @@ async def _use_proof(transaction: Transaction, proof: FactorProof, params: dict[
         raise errors.passkey_verification_failed()
 
 
-async def _locked(transaction: Transaction, user_id: str) -> User:
-    user = _user(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
-    assert user is not None
-    return user
+async def _locked(transaction: Transaction, user_id: str) -> Account:
+    account = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+    assert account is not None
+    return account
 
 
 async def _entered(
@@ -1308,6 +1549,22 @@ async def _entered(
     """The user, whose ``session`` has started if there is one; None if the user is gone or disabled."""
     params = {"id": user_id, "proven": proven, **_session_params(session), **_event_params(event)}
     return _user(_first(await transaction.query(_ENTER, params)))
+
+
+async def _let_in(
+    transaction: Transaction,
+    account: Account,
+    session: NewSession,
+    auth_code: AuthCode | None,
+    event: Event,
+) -> Redeemed:
+    started = evolve(session, method="oauth") if auth_code is None else None
+    user = await _entered(transaction, account.user.id, started, event, proven=False)
+    assert user is not None  # the row is locked, and the user not disabled
+    if auth_code is not None:
+        kept = {"user": user.id, "method": "oauth"}
+        await _keep_for_client(transaction, auth_code, kept, event.at)
+    return Redeemed("oauth", user, {}, started)
 
 
 def _taken(refusal: UniqueViolation) -> Exception:
@@ -1320,8 +1577,69 @@ def _begun(session: NewSession, purpose: Purpose, answer: Answer) -> NewSession:
     return evolve(session, method=method)
 
 
-def _auth_code_params(code: AuthCode, data: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    return {"digest": code.digest, "expires": code.expires_at, "data": _jsonb(data), "at": now}
+async def _keep_for_client(
+    transaction: Transaction, code: AuthCode, data: Mapping[str, Any], now: datetime
+) -> None:
+    """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
+    params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
+    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+
+
+async def _account_by_provider(
+    transaction: Transaction, who: ByProvider, event: Event, params: Mapping[str, Any]
+) -> tuple[Account, str] | None:
+    """Whose account it is that somebody came to by a provider, and what that is called in the audit; None if it would
+    be a new one, which must not be made. Raises ``address_taken``, ``user_disabled`` and ``_Again``."""
+    account = _account(_first(await transaction.query(_FIND_BY_IDENTITY_AND_LOCK, params)))
+    action, is_known = "login_by_provider", account is not None
+    if account is None and who.email is not None:
+        account = _account(_first(await transaction.query(_FIND_BY_EMAIL_AND_LOCK, params)))
+        if account is not None and not who.is_verified:
+            raise errors.address_taken()
+        action = "join_identity"
+    if account is None:
+        if who.new_id is None:
+            return None
+        new = {
+            "id": who.new_id,
+            "email": None if who.email is None else who.email.address,
+            "anonymous": False,
+            "invited": False,
+            "hash": None,
+            "metadata": _jsonb(who.metadata),
+            "app_metadata": _jsonb({"provider": who.provider, "providers": [who.provider]}),
+            "confirmed": who.email is not None and who.is_verified,
+            **_session_params(None),
+            **_event_params(evolve(event, action="signup_by_provider")),
+        }
+        account, action = (
+            _account(_first(await transaction.query(_CREATE, {**params, **new}))),
+            "login_by_provider",
+        )
+        if account is None:
+            raise _Again  # somebody else has made one with this address meanwhile
+    if account.disabled_at is not None:
+        raise errors.user_disabled()
+    own = {**params, "id": account.user.id}
+    if is_known and not await transaction.query(_USE_IDENTITY, own):
+        raise _Again  # it was removed meanwhile
+    if _is_proven(account, who):
+        await transaction.query(_TAKE_OVER, own)
+    if not is_known:
+        await transaction.query(_ADD_IDENTITY, own)
+    return account, action
+
+
+def _is_proven(account: Account, who: ByProvider) -> bool:
+    """Whether the provider shows whose the account's address is, which nobody has shown before."""
+    known = email_of(account.user).key
+    return (
+        account.confirmed_at is None and who.is_verified and who.email is not None and who.email.key == known
+    )
+
+
+class _Again(Exception):
+    """What was read has changed since; the transaction has to run once more."""
 
 
 def _first(rows: list[Row]) -> Row | None:
@@ -1409,6 +1727,15 @@ def _credential_params(key: str, name: str, credential: Credential | None) -> di
 
 def _jsonb(value: Mapping[str, Any]) -> str:
     return json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _identity_params(who: ByProvider) -> dict[str, Any]:
+    return {
+        "provider": who.provider,
+        "subject": who.subject,
+        "email_key": None if who.email is None else who.email.key,
+        "data": _jsonb(who.data),
+    }
 
 
 def _event_params(event: Event) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import math
 import secrets
 import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import jwt
 import orjson
 from attrs import field, frozen
+from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -441,6 +443,17 @@ class OpaqueToken:
         unpredictable as a random one; and the salt is deleted when the old token is good for nothing any more.
         """
         return OpaqueToken(base64url.encode(hmac.digest(salt, self.text.encode("ascii"), "sha256")))
+
+    def seal(self, data: bytes) -> bytes:
+        """``data`` so that only somebody with this token can read it, for whom it is stored."""
+        return Fernet(self._sealing_key()).encrypt(data)
+
+    def unseal(self, sealed: bytes) -> bytes:
+        """What ``seal`` was given."""
+        return Fernet(self._sealing_key()).decrypt(sealed)
+
+    def _sealing_key(self) -> bytes:
+        return urlsafe_b64encode(hmac.digest(self.text.encode("ascii"), b"sealed", "sha256"))
 
     def latest(self, salts: Mapping[bytes, bytes]) -> OpaqueToken:
         """The last of the tokens that follow this one. ``salts`` has each salt by the digest of the token that it was

@@ -39,7 +39,10 @@ MailName = Literal[
     "already_registered",
 ]
 # What a challenge is for. A change of address is confirmed from the new address, and from the current one too.
-Purpose = MailName | Literal["email_change_current", "pkce", "factor", "passkey", "passkey_new"]
+# "oauth" is the state of a sign-in by a provider, and "link" what begins to add an identity.
+Purpose = (
+    MailName | Literal["email_change_current", "pkce", "factor", "passkey", "passkey_new", "oauth", "link"]
+)
 # How somebody signed in, as the claim ``amr`` names it: "otp" is a code, or a token that confirms an address.
 Method = Literal[
     "password",
@@ -67,6 +70,10 @@ OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
     "email_change_current": "email_change",
 }
+# Whoever answers one of these, where nobody has confirmed the address, is the first to show whose it is: who signed
+# up with it before may be somebody else. A confirmation is that of the sign-up itself, unless its data has
+# ``takes_over``.
+TAKING_OVER: frozenset[Purpose] = frozenset({"magic_link", "recovery", "invitation"})
 # Wrong codes after which a challenge cannot be answered by a code any more.
 MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
@@ -349,12 +356,14 @@ class SessionInfo:
 @frozen
 class IssuedSession:
     """What sign-up, login and refresh return: ``Session`` in ``/openapi.json``. ``expires_at`` is the Unix time at
-    which the access token expires."""
+    which the access token expires. ``provider_tokens`` are those of the provider that somebody came by:
+    ``provider_token``, and ``provider_refresh_token`` if there is one."""
 
     user: User
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
     expires_at: int
+    provider_tokens: Mapping[str, str] = field(factory=dict, repr=False)
 
     def view(self) -> dict[str, Any]:
         return {
@@ -457,10 +466,31 @@ class Answer:
 
 @frozen
 class AuthCode:
-    """What the client that asked for a challenge exchanges for a session (RFC 7636), if it sent a code challenge."""
+    """What the client that asked for a challenge exchanges for a session (RFC 7636), if it sent a code challenge.
+    ``data`` is what the exchange goes on with."""
 
     digest: bytes = field(repr=False)
     expires_at: datetime
+    data: Mapping[str, Any] = field(factory=dict, repr=False)
+
+
+@frozen
+class ByProvider:
+    """Who came by a provider: what it says of them, and what becomes of that. ``is_verified`` says whether the
+    provider has checked the address.
+
+    A new user gets ``new_id`` and ``metadata``; with ``new_id`` None none is made. With ``confirm`` nobody gets in by
+    an address that has yet to be confirmed.
+    """
+
+    provider: str
+    subject: str
+    email: Email | None
+    is_verified: bool
+    data: Mapping[str, Any] = field(repr=False)
+    new_id: str | None = None
+    metadata: Mapping[str, Any] = field(factory=dict, repr=False)
+    confirm: bool = False
 
 
 @frozen

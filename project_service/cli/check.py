@@ -161,6 +161,8 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
         yield "e-mail templates", partial(_mail_templates, project)
+    if settings.smtp.host is not None and settings.server.client_paths:
+        yield "links of e-mails", partial(_mail_links, settings, faulty)
     if not any(name.startswith("images.") for name in faulty):
         yield "pictures", partial(_pictures, project)
     if database and settings.schemas_of_service_role():
@@ -206,24 +208,29 @@ async def _policies(project: Project) -> str:
     async with project.connection() as connection:
         if await outstanding(connection):
             return "migrations come first"
-        buckets, secured, has_guard, has_policy = (await connection.query(_POLICIES))[0]
+        ((buckets,),) = await connection.query(_POLICED)
+        tables = await connection.query(_POLICIES)
+    for table, secured, has_guard, _ in tables:
+        if (table == "buckets" or buckets) and not (secured and has_guard):
+            missing = "the policy through_the_service" if secured else "row-level security"
+            shown = f"see more than they may in {buckets}" if table == "objects" else "may change all buckets"
+            raise Failed(f"storage.{table} lacks {missing}, so users {shown}")
     if not buckets:
         return "no bucket has the rule policies"
-    if not secured or not has_guard:
-        missing = "the policy through_the_service" if secured else "row-level security"
-        raise Failed(f"storage.objects lacks {missing}, so users see more than they may in {buckets}")
-    if not has_policy:
+    if not any(has_policy for table, _, _, has_policy in tables if table == "objects"):
         return f"storage.objects has none, so only the service key can use {buckets}"
     return f"decide in {buckets}"
 
 
+_POLICED = "select string_agg(name, ', ' order by name) from storage.buckets where policies"
 _POLICIES = """
-    select (select string_agg(name, ', ' order by name) from storage.buckets where policies), c.relrowsecurity,
+    select c.relname::text, c.relrowsecurity,
         coalesce(bool_or(p.polname = 'through_the_service' and not p.polpermissive), false),
         coalesce(bool_or(p.polpermissive and (role = 0 or r.rolname in ('anon', 'authenticated'))), false)
     from pg_class c left join pg_policy p on p.polrelid = c.oid
         left join lateral unnest(p.polroles) role on true left join pg_roles r on r.oid = role
-    where c.oid = 'storage.objects'::regclass group by c.oid, c.relrowsecurity
+    where c.oid in ('storage.objects'::regclass, 'storage.buckets'::regclass)
+    group by c.oid, c.relname, c.relrowsecurity order by c.relname
 """
 
 
@@ -342,6 +349,19 @@ async def _mail_templates(project: Project) -> str:
     languages = sorted({language for name in NAMES for language in templates.languages(name)})
     folder = project.settings.smtp.templates_dir
     return f"{', '.join(languages)} ({'built in' if folder is None else folder})"
+
+
+async def _mail_links(settings: Settings, faulty: set[str]) -> str:
+    """Whether links that clients of the Supabase family have mailed lead to the application."""
+    missing = []
+    if settings.server.public_url is None and "server.public_url" not in faulty:
+        missing.append("server.public_url is not set, so e-mails have codes, but no links")
+    if settings.auth.site_url is None and "auth.site_url" not in faulty:
+        others = "whose redirectTo is not in auth.redirect_urls " if settings.auth.redirect_urls else ""
+        missing.append(f"auth.site_url is not set, so links {others}sign nobody in")
+    if missing:
+        raise Doubtful("\n  ".join(missing))
+    return f"lead to {settings.auth.site_url}"
 
 
 @frozen

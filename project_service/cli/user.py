@@ -14,7 +14,7 @@ import orjson
 from attrs import field, frozen
 
 from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash, imported_id
-from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
+from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates, Rules
 from project_service.auth.postgres import Repository
 from project_service.auth.values import Account, Origin, check_app_metadata, check_metadata
 from project_service.cli import project_options
@@ -24,6 +24,7 @@ from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
 _USER = click.argument("user", metavar="EMAIL_OR_ID")
+_FOR_GOOD = datetime.max.replace(tzinfo=UTC)
 
 
 @click.group()
@@ -56,10 +57,14 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
     """Create the users in FILE (default: standard input), one JSON object on each line.
 
     Its members are columns of auth.users in a Supabase project: id, email, encrypted_password (bcrypt), created_at,
-    email_confirmed_at, last_sign_in_at, banned_until, raw_user_meta_data, raw_app_meta_data. Others are ignored. So
-    this makes the file:
+    email_confirmed_at, last_sign_in_at, banned_until, is_anonymous, raw_user_meta_data, raw_app_meta_data; and
+    identities, a list of rows of auth.identities, of which that of the e-mail address is left out, since it comes by
+    itself. Others are ignored. So this makes the file, without identities:
 
       psql $OLD_DB -Atc 'select to_json(u) from auth.users u'
+
+    Users without an address are anonymous (is_anonymous), or have an identity. Nobody can sign in as somebody
+    anonymous any more; auth.anonymous_days count from now for them.
 
     The command may be repeated: a user whose id is there stays as they are. Exit code 1 if somebody could not be
     imported; the others are.
@@ -76,9 +81,23 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
 
 # Again and again, what a command that was interrupted before has not done. A later import changes nothing.
 _AS_BEFORE = """
-update auth.users set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
-    last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s)
-where id = %(id)s and created_at > %(created_at)s
+with new as (
+    select id from auth.users where id = %(id)s and created_at > %(created_at)s
+), dated as (
+    update auth.identities i set created_at = %(created_at)s from new
+    where i.user_id = new.id and i.provider = 'email'
+), linked as (
+    insert into auth.identities
+        (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
+    select new.id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at, i.created_at, i.created_at
+    from new, jsonb_to_recordset(%(identities)s::jsonb) i (provider text, provider_id text, identity_data jsonb,
+        last_sign_in_at timestamptz, created_at timestamptz)
+    on conflict (provider, provider_id) do nothing
+)
+update auth.users u set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
+    last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s),
+    disabled_until = case when disabled_at is null then %(disabled_until)s else disabled_until end
+from new where u.id = new.id
 """
 
 
@@ -109,32 +128,45 @@ class _Import:
         user_id = imported_id("id", given.get("id"))
         now = self.users.now()
         banned, deleted = (_moment(given, name) for name in ("banned_until", "deleted_at"))
+        is_disabled = deleted is not None or (banned is not None and banned > now)
+        email = given.get("email") or None
+        is_anonymous = email is None and given.get("is_anonymous") is True
         times = {
             "created_at": _moment(given, "created_at"),
             "confirmed_at": _moment(given, "email_confirmed_at"),
-            "last_login_at": _moment(given, "last_sign_in_at"),
-            "disabled_at": now if deleted is not None or (banned is not None and banned > now) else None,
+            # Whoever is anonymous and has not been seen for long would be deleted before their rows are here.
+            "last_login_at": now if is_anonymous else _moment(given, "last_sign_in_at"),
+            "disabled_at": now if is_disabled else None,
+            "disabled_until": banned if is_disabled and deleted is None and banned != _FOR_GOOD else None,
         }
-        for name, value in (("email", given.get("email")), ("created_at", times["created_at"])):
-            if not value:
+        identities = [_identity(one, times["created_at"]) for one in given.get("identities") or ()]
+        others = [one for one in identities if one["provider"] != "email"]
+        has_way_in = is_anonymous or any(one["provider"] != "phone" for one in others)
+        for name, is_there in (
+            ("email", email is not None or has_way_in),
+            ("created_at", times["created_at"] is not None),
+        ):
+            if not is_there:
                 raise validation_failed({name: "is missing"})
         hashed = given.get("encrypted_password") or None
         try:
             await self.users.create(
-                str(given["email"]),
+                None if email is None else str(email),
                 HERE,
                 user_id=user_id,
                 password_hash=None if hashed is None else imported_hash("encrypted_password", hashed),
                 metadata=check_metadata("raw_user_meta_data", given.get("raw_user_meta_data")),
                 app_metadata=check_app_metadata("raw_app_meta_data", given.get("raw_app_meta_data")),
                 confirmed=times["confirmed_at"] is not None,
+                is_anonymous=is_anonymous,
             )
             self.imported.append(user_id)
         except ApiError as refusal:
             if refusal.code not in ("id_taken", "email_taken") or not await self._is_there(user_id):
                 raise
             self.there.append(user_id)
-        await self.project.pool.query(_AS_BEFORE, {**times, "id": user_id})
+        values = {**times, "id": user_id, "identities": orjson.dumps(others).decode()}
+        await self.project.pool.query(_AS_BEFORE, values)
 
     async def _is_there(self, user_id: str) -> bool:
         return bool(await self.project.pool.query("select from auth.users where id = %s", (user_id,)))
@@ -162,6 +194,21 @@ def _object(line: bytes) -> Mapping[str, Any]:
     return given
 
 
+def _identity(given: object, created_at: datetime | None) -> dict[str, Any]:
+    """A way in of a user's, with a provider. Raises ``validation_failed``."""
+    known = given if isinstance(given, dict) else {}
+    provider, name = known.get("provider"), known.get("provider_id")
+    if not (isinstance(provider, str) and isinstance(name, str) and provider and name):
+        raise validation_failed({"identities": "must have a provider and a provider_id each"})
+    return {
+        "provider": provider,
+        "provider_id": name,
+        "identity_data": check_metadata("identity_data", known.get("identity_data")),
+        "last_sign_in_at": _moment(known, "last_sign_in_at"),
+        "created_at": _moment(known, "created_at") or created_at,
+    }
+
+
 def _moment(given: Mapping[str, Any], name: str) -> datetime | None:
     """A time as PostgreSQL writes it in JSON. ``infinity``, for good, is the last there is. Raises
     ``validation_failed``."""
@@ -169,7 +216,7 @@ def _moment(given: Mapping[str, Any], name: str) -> datetime | None:
     if text is None:
         return None
     if text == "infinity":
-        return datetime.max.replace(tzinfo=UTC)
+        return _FOR_GOOD
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
@@ -310,7 +357,7 @@ def _users(project: Project) -> Administration:
         repository=Repository(project.pool),
         hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
         now=lambda: datetime.now(UTC),
-        password_min_bytes=lambda: settings.password_min_bytes,
+        password_rules=lambda: Rules.of(settings),
         on_ended=lambda session_id, until: None,
         actor="operator",
     )
@@ -318,4 +365,4 @@ def _users(project: Project) -> Administration:
 
 def _line(account: Account) -> str:
     state = "disabled" if account.disabled_at is not None else "active"
-    return f"{account.user.id}  {state:<8}  {timestamp(account.user.created_at)}  {account.user.email}"
+    return f"{account.user.id}  {state:<8}  {timestamp(account.user.created_at)}  {account.user.email or '-'}"

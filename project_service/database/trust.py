@@ -139,14 +139,14 @@ _SHIPPED = words("""
     _project_service.announce_ddl _project_service.announce_drop _project_service.expose_schema
     _project_service.grantable _project_service.granted _project_service.watch_ddl auth.announce_project_keys
     auth.email auth.end_sessions auth.forget_factor auth.jwt auth.keep_email_identity auth.name_providers
-    auth.record_change auth.reserve_attempt auth.reserve_login
-    auth.revoke_ended_session auth.role auth.rotate_refresh_token auth.set_disabled auth.settle_attempt auth.uid
+    auth.record_change auth.reserve_attempt auth.reserve_login auth.revoke_ended_session auth.role
+    auth.rotate_refresh_token auth.set_disabled auth.settle_attempt auth.uid
     storage.advance_upload storage.change_object storage.check_put storage.complete_bucket storage.count_bucket
     storage.create_bucket storage.delete storage.delete_bucket storage.delete_objects storage.discard_renditions
     storage.discard_uploads storage.extension storage.filename storage.folder storage.foldername storage.judge
-    storage.judge_put storage.move_object storage.move_to_bucket storage.pass
-    storage.put_object storage.refusal storage.row_to_put storage.same_second storage.sees storage.slot
-    storage.store_rendition storage.through_the_service storage.use_upload_link
+    storage.judge_put storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
+    storage.row_to_put storage.same_second storage.sees storage.slot storage.store_rendition
+    storage.through_the_service storage.use_upload_link
 """)
 # Those that do what an application's must not: they take back what they do.
 _EXEMPT = [

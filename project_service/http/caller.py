@@ -205,7 +205,7 @@ class Callers:
         """
         if in_query is not None:
             return _with_apikey(headers, in_query.encode("utf-8"))
-        if b"apikey" in headers or b"x-service-key" in headers:
+        if b"apikey" in headers.first or b"x-service-key" in headers.first:
             return headers
         moved = headers.derived(_bearer_as_key)
         if access.key == "optional" and moved is not headers:

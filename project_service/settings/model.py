@@ -177,6 +177,7 @@ class Auth:
     bcrypt_cost: int = key(integer(4, 31), 12)
     # Characters, in spite of its name, which is older than that.
     password_min_bytes: int = key(integer(1, 72), 8, reloads=True)
+    refuse_common_passwords: bool = key(flag, True, reloads=True)
     require_project_key: bool = key(flag, False)
     confirm_email: bool = key(flag, False, reloads=True)
     allow_signup: bool = key(flag, True, reloads=True)
@@ -206,6 +207,8 @@ class Auth:
     passkeys: bool = key(flag, False, reloads=True)
     passkey_rp_id: str | None = key(optional(host_name), None, reloads=True)
     passkey_origins: tuple[str, ...] = key(list_of(one_origin), (), reloads=True)
+    manual_linking: bool = key(flag, False, reloads=True)
+    oauth_max_per_address: int = key(integer(0, MAX_INTEGER), 360, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)
     allow_private_hosts: bool = key(flag, False, reloads=True)
     providers: dict[str, Provider] = _tables(Provider, reloads=True)

@@ -89,6 +89,13 @@ THEIRS: Mapping[str, Theirs] = {
     "provider_refused": Theirs(400, "bad_oauth_callback"),
     "provider_unavailable": Theirs(None, "unexpected_failure"),
     "invalid_id_token": Theirs(400, "invalid_id_token"),
+    "bad_state": Theirs(400, "bad_oauth_state"),
+    "provider_address_unconfirmed": Theirs(403, "provider_email_needs_verification"),
+    "address_taken": Theirs(422, "email_exists"),
+    "identity_taken": Theirs(422, "identity_already_exists"),
+    "identity_not_found": Theirs(404, "identity_not_found"),
+    "last_identity": Theirs(422, "single_identity_not_deletable"),
+    "address_identity": Theirs(422, "email_conflict_identity_not_deletable"),
     "hook_refused": Theirs(None, "hook_refused"),
     "hook_failed": Theirs(None, "hook_failed"),
     # Further factors.

@@ -5,6 +5,8 @@ A project key may be wherever these clients put it; all else is as at the databa
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from attrs import evolve, frozen
 
 from project_service.http.request import Request
@@ -46,11 +48,11 @@ class ClientTables:
         named = router.of_part(policy).undocumented()
         named.route(f"{OF_DATABASE}/<path:below>", methods=_BELOW, any_method=True, bearer="own")(self._named)
 
-    async def _only(self, request: Request) -> Reply | StreamReply:
+    def _only(self, request: Request) -> Awaitable[Reply | StreamReply]:
         if self.database is None:
             raise errors.no_client_database()
-        return await self.routes.answer_of(self.database, BASE.count("/"), request, KEY)
+        return self.routes.answer_of(self.database, BASE.count("/"), request, KEY)
 
-    async def _named(self, request: Request) -> Reply | StreamReply:
+    def _named(self, request: Request) -> Awaitable[Reply | StreamReply]:
         where = (request.path_args["stage"], request.path_args["database"])
-        return await self.routes.answer_of(where, OF_DATABASE.count("/"), request, KEY)
+        return self.routes.answer_of(where, OF_DATABASE.count("/"), request, KEY)

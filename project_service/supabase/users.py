@@ -93,6 +93,7 @@ def session_view(session: IssuedSession, profile: Profile, now: float) -> dict[s
         "expires_at": session.expires_at,
         "refresh_token": session.refresh_token,
         "user": user_view(profile),
+        **session.provider_tokens,
     }
 
 
@@ -161,6 +162,8 @@ SESSION = Named(
         expires_at={"type": "integer", "description": "Unix seconds."},
         refresh_token=STRING,
         user=USER,
+        provider_token=STRING,
+        provider_refresh_token=STRING,
     ),
 )
 
@@ -169,7 +172,9 @@ SESSION = Named(
 
 _METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_metadata)
 _APP_METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_app_metadata)
-_CODE_CHALLENGE = text({"type": "string", "maxLength": 128})
+# RFC 7636 section 4.2.
+CODE_CHALLENGE_CHARACTERS = 128
+_CODE_CHALLENGE = text({"type": "string", "maxLength": CODE_CHALLENGE_CHARACTERS})
 _ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": "An e-mail address."})
 
 
@@ -199,6 +204,11 @@ class Grant:
     refresh_token: str = member(TEXT, default="")
     auth_code: str = member(TEXT, default="")
     code_verifier: str = member(TEXT, default="")
+    provider: str = member(TEXT, default="")
+    id_token: str = member(TEXT, default="")
+    access_token: str = member(TEXT, default="")
+    nonce: str = member(TEXT, default="")
+    link_identity: bool = member(FLAG, default=False)
 
 
 @frozen

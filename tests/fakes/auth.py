@@ -23,9 +23,11 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
+    ByProvider,
     Credential,
     Email,
     Event,
@@ -50,6 +52,7 @@ from project_service.auth.values import (
     Rotation,
     SessionInfo,
     User,
+    email_of,
     folded,
 )
 from project_service.database.listener import Listener
@@ -135,6 +138,9 @@ class MemoryRepository:
         self.factor_keys: dict[str, Credential] = {}
         # Passkeys, by their ids.
         self.keys: dict[str, Passkey] = {}
+        # Those of providers, and the users who have an address but no identity of it, since a provider brought it.
+        self.identities: list[Identity] = []
+        self.of_providers: set[str] = set()
         # Users to whom rows of the project's own refer.
         self.in_use: set[str] = set()
         self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
@@ -250,12 +256,17 @@ class MemoryRepository:
         by_email = Identity(
             key, user.id, "email", user.id, data, user.last_login_at, user.created_at, changed
         )
+        has_one = user.email and user.id not in self.of_providers
+        others = [one for one in self.identities if one.user_id == user.id]
+        identities = sorted(
+            [*([by_email] if has_one else []), *others], key=lambda one: (one.created_at, one.provider)
+        )
         return Profile(
             account,
-            (by_email,) if user.email else (),
+            tuple(identities),
             tuple(sorted(self._factors_of(user.id), key=lambda one: (one.created_at, one.id))),
             {one.purpose: one.new.created_at for one in waiting},
-            next((one.data["email"] for one in waiting if one.purpose == "email_change"), ""),
+            next((one.data["email"] for one in waiting if one.purpose in OF_CHANGE), ""),
             self.invited.get(user.id),
         )
 
@@ -300,7 +311,13 @@ class MemoryRepository:
             return None
         if not keep_sessions:
             self._end_all(user_id, event.at, but=proof.session_id if proof else None)
-        self._forget(user_id, "recovery")
+        kept = [
+            one
+            for one in self.challenges
+            if one.user_id == user_id and one.purpose in ("confirmation", "invitation")
+        ]
+        self._forget(user_id)
+        self.challenges += kept
         self.counters["login", folded(account.user.email)].failed = []
         return self._changed(evolve(account, password_hash=password_hash), event)
 
@@ -324,9 +341,18 @@ class MemoryRepository:
         is_current = account.disabled_at is None and not (session and session.ended)
         return is_current and account.password_hash == proof.password_hash
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
+            return False
+        if unused_since is not None and user_id not in await self.unused_anonymous_users(unused_since):
             return False
         if user_id in self.in_use:
             raise errors.user_in_use()
@@ -336,6 +362,7 @@ class MemoryRepository:
         self._forget(user_id)
         self._drop(self._factors_of(user_id))
         self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
+        self.identities = [one for one in self.identities if one.user_id != user_id]
         self.events.append(event)
         return True
 
@@ -487,7 +514,9 @@ class MemoryRepository:
 
     def _forget(self, user_id: str, purpose: Purpose | None = None) -> None:
         self.challenges = [
-            one for one in self.challenges if one.user_id != user_id or purpose not in (None, one.purpose)
+            one
+            for one in self.challenges
+            if user_id not in (one.user_id, one.data.get("user")) or purpose not in (None, one.purpose)
         ]
 
     async def issue(
@@ -500,10 +529,17 @@ class MemoryRepository:
             return None
         purpose = challenge.if_confirmed if account.confirmed_at else challenge.purpose
         same = [one for one in self.challenges if (one.user_id, one.purpose) == (account.user.id, purpose)]
-        if purpose is None or any(one.new.created_at > event.at - pause for one in same):
+        data = dict(challenge.data)
+        for one in same:
+            if "takes_over" in {**one.data, **data}:
+                one.data["takes_over"] = data["takes_over"] = True
+        if purpose is None or any(
+            one.new.created_at > event.at - pause and one.data.get("email_key") == data.get("email_key")
+            for one in same
+        ):
             return None
         self._forget(account.user.id, purpose)
-        self.challenges.append(Waiting(challenge, account.user.id, purpose, dict(challenge.data)))
+        self.challenges.append(Waiting(challenge, account.user.id, purpose, data))
         return account.user, purpose
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
@@ -547,13 +583,19 @@ class MemoryRepository:
     ) -> Redeemed | None:
         met = self._use_up(answer, event.at)
         if met is None:
+            if answer.digest is None:
+                wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                self.events.append(wrong)
             return None
         account, purpose, data = self.accounts[met.user_id or ""], met.purpose, met.data
         user_id = account.user.id
+        if account.disabled_at is not None:
+            return None
         if purpose in OF_CHANGE:
             if data.get("both") and not data.get("half"):
                 for one in self.challenges:
-                    if (one.user_id, one.purpose) == (user_id, OF_CHANGE[purpose]):
+                    same = one.data.get("email_key") == data["email_key"]
+                    if (one.user_id, one.purpose, same) == (user_id, OF_CHANGE[purpose], True):
                         one.data["half"] = True
                 return Redeemed(purpose, account.user, data, half=True)
             if self._by_key(data["email_key"]) is not None:
@@ -562,8 +604,12 @@ class MemoryRepository:
             self._forget(user_id)
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
-        if account.disabled_at is not None:
-            return None
+        elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            self._void(user_id, event.at)
+            self.identities = [one for one in self.identities if one.user_id != user_id]
+            self.of_providers.discard(user_id)
+            self._named(user_id)
+            account = self.accounts[user_id]
         keeps = auth_code is not None and "code_challenge" in data
         method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
         begun = None if session is None else evolve(session, method=method)
@@ -610,6 +656,144 @@ class MemoryRepository:
                 return Redeemed("pkce", self._enter(account, started, event), one.data, started)
         return None
 
+    # Identities.
+
+    async def keep(
+        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    ) -> None:
+        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
+        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
+
+    async def take(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        for one in self.challenges:
+            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
+            if met and one.data.get("browser", "") == browser:
+                self.challenges.remove(one)
+                return one.data
+        return None
+
+    def _identity_of(self, who: ByProvider) -> Identity | None:
+        known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
+        return next(known, None)
+
+    def _named(self, user_id: str) -> None:
+        """Name the providers of a user's identities in ``app_metadata``, as a trigger does."""
+        account = self.accounts[user_id]
+        names = list(dict.fromkeys(one.provider for one in self._profile(account).identities))
+        others = {
+            name: value
+            for name, value in account.user.app_metadata.items()
+            if name not in ("provider", "providers")
+        }
+        named = {"provider": names[0], "providers": names} if names else {}
+        self.accounts[user_id] = _with(account, app_metadata={**others, **named})
+
+    def _add_identity(self, who: ByProvider, user_id: str, at: datetime) -> None:
+        self.identities.append(
+            Identity(str(uuid.uuid4()), user_id, who.provider, who.subject, dict(who.data), at, at, at)
+        )
+        self._named(user_id)
+
+    async def enter(
+        self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        known, action = self._identity_of(who), "login_by_provider"
+        account = None if known is None else self.accounts[known.user_id]
+        if account is None and who.email is not None:
+            account, action = self._by_key(who.email.key), "join_identity"
+            if account is not None and not who.is_verified:
+                raise errors.address_taken()
+        if account is None:
+            if who.new_id is None:
+                return None
+            account = await self.create_user(
+                email=who.email,
+                password_hash=None,
+                metadata=who.metadata,
+                confirmed=who.email is not None and who.is_verified,
+                session=None,
+                event=evolve(event, action="signup_by_provider"),
+                user_id=who.new_id,
+                app_metadata={},
+            )
+            assert account is not None
+            action = "login_by_provider"
+            if who.email is not None:
+                self.of_providers.add(account.user.id)
+        user_id = account.user.id
+        if account.disabled_at is not None:
+            raise errors.user_disabled()
+        if known is not None:
+            self.identities.remove(known)
+            kept = evolve(known, data=dict(who.data), last_sign_in_at=event.at, updated_at=event.at)
+            self.identities.append(kept)
+        proven = who.is_verified and who.email is not None and who.email.key == email_of(account.user).key
+        if proven and account.confirmed_at is None:
+            self._take_over(user_id, who, event.at)
+        if known is None:
+            self._add_identity(who, user_id, event.at)
+        account = self.accounts[user_id]
+        if who.confirm and account.user.email and account.user.awaits_confirmation:
+            return Redeemed("oauth", account.user, {})
+        return self._let_in(user_id, session, auth_code, evolve(event, action=action))
+
+    def _take_over(self, user_id: str, who: ByProvider, at: datetime) -> None:
+        self._void(user_id, at)
+        self.accounts[user_id] = _with(self.accounts[user_id], confirmed_at=at, updated_at=at)
+        self.identities = [
+            one
+            for one in self.identities
+            if one.user_id != user_id or (one.provider, one.subject) == (who.provider, who.subject)
+        ]
+        self._named(user_id)
+
+    def _let_in(
+        self, user_id: str, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        account = self.accounts[user_id]
+        started = evolve(session, method="oauth") if auth_code is None else None
+        user = self._enter(account, started, evolve(event, user_id=user_id, email=account.user.email))
+        if auth_code is not None:
+            code = NewChallenge("pkce", "pkce", auth_code.digest, event.at, auth_code.expires_at)
+            data = {"user": user_id, "method": "oauth", **auth_code.data}
+            self.challenges.append(Waiting(code, None, "pkce", data))
+        return Redeemed("oauth", user, {}, started)
+
+    async def link(
+        self, who: ByProvider, proof: Proof, session: NewSession, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed:
+        account = self.accounts.get(event.user_id or "")
+        began = self.session_rows.get(proof.session_id)
+        if account is None or account.disabled_at or began is None or began.ended:
+            raise session_revoked()
+        if began.user_id != account.user.id:
+            raise session_revoked()
+        if self._identity_of(who) is not None:
+            raise errors.identity_taken()
+        brings = who.email if who.is_verified and not account.user.email else None
+        if brings is not None and self._by_key(brings.key) is not None:
+            raise errors.address_taken()
+        account = _with(account, is_anonymous=False)
+        if brings is not None:
+            account = _with(account, email=brings.address, confirmed_at=event.at)
+        self.accounts[account.user.id] = account
+        self._add_identity(who, account.user.id, event.at)
+        return self._let_in(account.user.id, session, auth_code, event)
+
+    async def unlink(self, user_id: str, identity_id: str, event: Event) -> None:
+        known = {one.id: one.provider for one in self._profile(self.accounts[user_id]).identities}
+        if identity_id not in known:
+            raise errors.identity_not_found()
+        if len(known) == 1:
+            raise errors.last_identity()
+        if known[identity_id] == "email":
+            raise errors.address_identity()
+        self.identities = [one for one in self.identities if one.id != identity_id]
+        self._named(user_id)
+        self.events.append(event)
+
     def _use_up(self, answer: Answer, now: datetime) -> Waiting | None:
         asked = [one for one in self.challenges if one.is_for(answer, now)]
         met = [one for one in asked if answer.digest or one.new.code_hash in answer.code_hashes]
@@ -629,6 +813,17 @@ class MemoryRepository:
     def _own_factor(self, user_id: str, factor_id: str) -> Factor | None:
         factor = self.factors.get(factor_id)
         return factor if factor is not None and factor.user_id == user_id else None
+
+    def _void(self, user_id: str, at: datetime) -> None:
+        """End all by which somebody could come in, or keep the owner of the address out."""
+        self.accounts[user_id] = evolve(self.accounts[user_id], password_hash=b"")
+        self._end_all(user_id, at)
+        self._drop(self._factors_of(user_id))
+        self.recovery_codes.pop(user_id, None)
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
+        self.challenges = [
+            one for one in self.challenges if user_id not in (one.user_id, one.data.get("user"))
+        ]
 
     def _drop(self, factors: list[Factor]) -> None:
         for factor in factors:
@@ -882,12 +1077,13 @@ def in_place_of_sql(fake: MemoryRepository) -> Repository:
 
 
 class InlineHashes:
-    """``Hashes`` without threads. ``checks`` counts the checks; ``failure`` is raised, and ``gate`` waited for, if
-    set."""
+    """``Hashes`` without threads. ``checks`` counts the checks, ``work`` them and the hashes; ``failure`` is raised,
+    and ``gate`` waited for, if set."""
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
         self.checks: list[tuple[Candidates, bytes | None]] = []
+        self.work = 0
         self.failure: Exception | None = None
         self.gate: Deferred[None] | None = None
 
@@ -896,12 +1092,14 @@ class InlineHashes:
             raise self.failure
         if self.gate is not None:
             await self.gate
+        self.work += 1
         return self.bcrypt.hash(password)
 
     async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
         if self.failure is not None:
             raise self.failure
         self.checks.append((passwords, stored))
+        self.work += 1
         if self.gate is not None:
             await self.gate
         return self.bcrypt.matches(passwords, stored)

@@ -16,7 +16,7 @@ from tests.live.service.documented_clients import Pages, browser
 PUPPETEER = "puppeteer-core@24"
 # The program has ``browser``, the arguments, and what people do: each waits until it can be done. It fills ``seen``.
 PROGRAM = """
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import puppeteer from 'puppeteer-core'
 
 const browser = await puppeteer.launch({
@@ -33,11 +33,16 @@ const button = (page, text) => page.locator(`button::-p-text(${text})`).click()
 const fill = async (page, values) => {
   for (const [name, value] of Object.entries(values)) await page.locator(`[name=${name}]`).fill(value)
 }
-const until = (page, condition, ...values) => page.waitForFunction(condition, {}, ...values)
+const pause = () => new Promise(done => setTimeout(done, 50))
+const until = async (page, condition, ...values) => {
+  for (const end = Date.now() + 30000; Date.now() < end; await pause())
+    if (await page.evaluate(condition, ...values).catch(() => false)) return  // an error while a page is left
+  throw new Error(`never: ${condition} ${values}`)
+}
 const says = (page, text) => until(page, text => document.body.innerText.includes(text), text)
 // The link that begins so in the e-mail to an address, from the folder of the mails, once it is there.
 const link = async (folder, email, begin) => {
-  for (const end = Date.now() + 30000; Date.now() < end; await new Promise(done => setTimeout(done, 50))) {
+  for (const end = Date.now() + 30000; Date.now() < end; await pause()) {
     for (const name of readdirSync(folder).filter(name => name.endsWith('.eml'))) {
       const lines = readFileSync(`${folder}/${name}`, 'utf8').split(/\\r?\\n/)
       const found = lines.includes(`To: ${email}`) && lines.find(line => line.startsWith(begin))
@@ -49,6 +54,9 @@ const link = async (folder, email, begin) => {
 const seen = {}, errors = []
 try {
 %s
+} catch (error) {
+  for (const page of await browser.pages()) errors.push(await page.evaluate(() => document.body.innerText))
+  throw new Error(`pages say ${JSON.stringify(errors)}`, { cause: error })
 } finally {
   await browser.close()
 }

@@ -13,7 +13,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, json_reply
 from project_service.supabase.auth.common import answer, declare, reply
 
-# Ways to sign in that ``GET /settings`` says nothing else of than that they are off.
+# Ways to sign in that ``GET /settings`` names even if they are off.
 _OTHER_WAYS = ("phone", "apple", "azure", "discord", "facebook", "github", "gitlab", "google")
 
 
@@ -37,6 +37,7 @@ class About:
             {
                 "external": {
                     **dict.fromkeys(_OTHER_WAYS, False),
+                    **dict.fromkeys(settings.providers, True),
                     "email": True,
                     "anonymous_users": settings.anonymous_users,
                 },

@@ -18,7 +18,7 @@ from project_service.auth.values import Email, IssuedSession, Purpose
 from project_service.errors import ApiError, rate_limited, validation_failed
 from project_service.http.describe import JSON, STRING, Answer, Parameter, RequestBody, obj
 from project_service.http.request import Request
-from project_service.http.response import NO_STORE, Reply
+from project_service.http.response import Reply
 from project_service.supabase import errors as theirs
 from project_service.supabase.auth import page
 from project_service.supabase.auth.common import (
@@ -27,8 +27,10 @@ from project_service.supabase.auth.common import (
     Links,
     body_of,
     declare,
+    fragment_of,
     read,
     reply,
+    to,
     validation_failed_missing,
 )
 from project_service.supabase.errors import translated
@@ -169,12 +171,12 @@ class Verification:
         errors=(errors.invalid_one_time_token(), errors.email_taken(), rate_limited(1)),
     )
     async def verify(self, request: Request) -> Reply:
-        if _is_form(request):
-            fields = dict(parse_qsl((await request.read(_MAX_FORM_BYTES)).decode("utf-8", "replace")))
+        if is_form(request):
+            fields = await read_form(request)
             return await self._follow(request, fields.get("type", ""), fields.get("token", ""))
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
-            raise theirs.phone_provider_disabled()
+            raise errors.invalid_one_time_token()  # nobody was sent one
         purposes = _purposes(body.type)
         if body.token_hash:
             answer = self.challenges.by_token(body.token_hash, *purposes)
@@ -215,7 +217,7 @@ class Verification:
         except ApiError as refusal:
             return self._failed(request, refusal)
         target = redirects.Address.parse(pending.get("redirect_to", ""))
-        return page.question(kind, token, request.raw_path.decode("latin-1"), target)
+        return page.question(kind, token, target)
 
     async def _follow(self, request: Request, kind: str, token: str) -> Reply:
         """Use the token of a link up, and lead on with what came of it."""
@@ -230,20 +232,11 @@ class Verification:
         if target is None:
             return page.told(200, _HALF if redeemed.half else "Done")
         if isinstance(begun, IssuedSession):
-            return _to(target.with_fragment(self._tokens(begun, kind)))
+            fragment = fragment_of(begun, self.context.clock())
+            return to(target.with_fragment({**fragment, "type": kind}))
         if begun is not None:
-            return _to(target.with_query({"code": begun.text}))
-        return _to(target.with_fragment({"message": _HALF, "type": kind}))
-
-    def _tokens(self, session: IssuedSession, kind: str) -> dict[str, str]:
-        return {
-            "access_token": session.access_token,
-            "expires_at": str(session.expires_at),
-            "expires_in": str(max(1, session.expires_at - int(self.context.clock()))),
-            "refresh_token": session.refresh_token,
-            "token_type": "bearer",
-            "type": kind,
-        }
+            return to(target.with_query({"code": begun.text}))
+        return to(target.with_fragment({"message": _HALF, "type": kind}))
 
     def _failed(self, request: Request, refusal: ApiError) -> Reply:
         error = translated(refusal)
@@ -251,11 +244,16 @@ class Verification:
         if target is None:
             return page.told(error.status, "The link is not valid, or no longer valid")
         message = "Email link is invalid or has expired" if error.code == "otp_expired" else error.message
-        return _to(
+        return to(
             target.with_fragment(
                 {"error": "access_denied", "error_code": error.code, "error_description": message}
             )
         )
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a posted form; of several with one name the last one."""
+    return dict(parse_qsl((await request.read(_MAX_FORM_BYTES)).decode("utf-8", "replace")))
 
 
 def _purposes(kind: str) -> tuple[Purpose, ...]:
@@ -265,9 +263,5 @@ def _purposes(kind: str) -> tuple[Purpose, ...]:
     return purposes
 
 
-def _is_form(request: Request) -> bool:
+def is_form(request: Request) -> bool:
     return (request.headers.text(b"content-type") or "").partition(";")[0].strip().lower() == _FORM
-
-
-def _to(address: str) -> Reply:
-    return Reply(303, (("Location", address), NO_STORE, ("Referrer-Policy", "no-referrer")))

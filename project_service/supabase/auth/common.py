@@ -13,7 +13,7 @@ from project_service import redirects
 from project_service.auth import errors
 from project_service.auth.challenges import Asked
 from project_service.auth.context import Context
-from project_service.auth.values import Purpose
+from project_service.auth.values import IssuedSession, Purpose
 from project_service.errors import ApiError, rate_limited, validation_failed
 from project_service.http import json_body
 from project_service.http.caller import BearerDemand, KeyDemand
@@ -21,7 +21,7 @@ from project_service.http.describe import JSON, Answer, Named, Operation, Reques
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import endpoint
-from project_service.supabase.users import USER, Pkce
+from project_service.supabase.users import CODE_CHALLENGE_CHARACTERS, USER, Pkce
 
 TAG = "supabase"
 BASE = "/auth/v1"
@@ -29,6 +29,17 @@ M = TypeVar("M", bound=AttrsInstance)
 
 GUESSED = (errors.invalid_credentials(), rate_limited(1))
 MAILED = (rate_limited(1), errors.email_not_configured())
+OF_PROVIDERS = (
+    rate_limited(1),
+    errors.provider_disabled(),
+    errors.provider_unavailable(),
+    errors.signup_disabled(),
+    errors.address_taken(),
+    errors.user_disabled(),
+    errors.provider_address_unconfirmed(),
+    errors.email_not_configured(),
+    errors.identity_taken(),
+)
 # What links call the purposes.
 TYPES: dict[Purpose, str] = {
     "confirmation": "signup",
@@ -93,6 +104,24 @@ NOTHING = answer("Done.", {"type": "object"})
 ONE_USER = answer("The user", USER)
 
 
+def fragment_of(session: IssuedSession, now: float) -> dict[str, str]:
+    """A session as a page gets it behind the # of its address."""
+    return {
+        "access_token": session.access_token,
+        "expires_at": str(session.expires_at),
+        "expires_in": str(max(1, session.expires_at - int(now))),
+        **session.provider_tokens,
+        "refresh_token": session.refresh_token,
+        "token_type": "bearer",
+    }
+
+
+def to(address: str, *headers: tuple[str, str], status: int = 303) -> Reply:
+    """Leads on to ``address``, which nobody else is told."""
+    more = (("Location", address), NO_STORE, ("Referrer-Policy", "no-referrer"), *headers)
+    return Reply(status, more)
+
+
 @frozen
 class Links:
     """The links of mails. ``public_url`` is that of the service, if it is configured."""
@@ -107,10 +136,14 @@ class Links:
         data = {} if target is None else {"redirect_to": target.text}
         if pkce is not None and pkce.code_challenge:
             method = (pkce.code_challenge_method or "plain").lower()
+            if len(pkce.code_challenge) > CODE_CHALLENGE_CHARACTERS:
+                raise validation_failed(
+                    {"code_challenge": f"must be at most {CODE_CHALLENGE_CHARACTERS} characters"}
+                )
             if method not in ("s256", "plain"):
                 raise validation_failed({"code_challenge_method": "must be s256 or plain"})
             data["code_challenge"] = f"{method} {pkce.code_challenge}"
-        base = self._base(request)
+        base = self.base(request)
         return Asked(lambda token, purpose: self._link(base, token, purpose, data.get("redirect_to")), data)
 
     def target(self, redirect_to: str) -> redirects.Address | None:
@@ -120,8 +153,9 @@ class Links:
         allowed = redirects.allowed(redirect_to, (*site, *settings.redirect_urls)) if redirect_to else None
         return allowed or (None if settings.site_url is None else redirects.Address.parse(settings.site_url))
 
-    def _base(self, request: Request) -> str | None:
-        """Mails must not link to what a stranger's header ``Host`` says, but to this machine they may."""
+    def base(self, request: Request) -> str | None:
+        """Where the service is. Mails must not link to what a stranger's header ``Host`` says, but to this machine
+        they may."""
         if self.public_url is not None:
             return self.public_url
         return request.base_url if _is_loopback(urlsplit(request.base_url).hostname or "") else None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from attrs import evolve, frozen
 
 from project_service.auth.assemble import ADMISSION, Auth
-from project_service.auth.routes import signed_in
 from project_service.errors import ApiError, method_not_allowed, not_found
 from project_service.http import cors
 from project_service.http.caller import KeyDemand
@@ -24,6 +23,7 @@ from project_service.supabase.auth.common import BASE, TAG, Links
 from project_service.supabase.auth.factors import OwnFactors
 from project_service.supabase.auth.operators import Operators
 from project_service.supabase.auth.passkeys import OwnPasskeys
+from project_service.supabase.auth.providers import ByProviders
 from project_service.supabase.auth.sessions import Sessions
 from project_service.supabase.auth.user import OwnUser
 from project_service.supabase.databases import OF_DATABASE, of_known
@@ -32,24 +32,21 @@ from project_service.supabase.errors import FOR_MAILS, FOR_USERS, VERSION_HEADER
 # What pages may read of responses, besides what they may read of all.
 EXPOSED = f"{VERSION_HEADER}, X-Total-Count, Link"
 # What needs no key, whatever the settings say.
-_OPEN = ("/.well-known/jwks.json", "/verify")
+_OPEN = ("/.well-known/jwks.json", "/verify", "/authorize", "/callback")
 
 
 @frozen
 class _Missing:
-    """Paths of theirs that have no endpoint here, and what they answer. Some do so only to who is ``signed_in``."""
+    """Paths of theirs that have no endpoint here, and what they answer."""
 
     pattern: re.Pattern[str]
     refusal: Callable[[], ApiError]
-    signed_in: bool = False
 
 
 _MISSING = tuple(
-    _Missing(re.compile(rf"(?:{pattern})\Z"), refusal, *signed_in)
-    for pattern, refusal, *signed_in in (
-        ("authorize|callback", theirs.provider_disabled),
+    _Missing(re.compile(rf"(?:{pattern})\Z"), refusal)
+    for pattern, refusal in (
         ("sso(/.*)?", theirs.saml_provider_disabled),
-        ("user/identities/.+", theirs.manual_linking_disabled, True),
         ("(oauth|user/oauth|admin)(/.*)?", theirs.feature_disabled),
     )
 )
@@ -66,12 +63,16 @@ class ClientAuth:
     def mount(self, router: Router) -> None:
         auth, context = self.auth, self.auth.context
         links = Links(context, self.public_url)
+        sessions = Sessions(
+            auth.accounts, auth.challenges, auth.throttle, auth.sessions, auth.identities, context, links
+        )
 
         async def elsewhere(request: Request) -> Reply:
             return _elsewhere(router.allowed(request.raw_path), request)
 
         for exceptions, endpoints in (
-            ({}, Sessions(auth.accounts, auth.challenges, auth.throttle, auth.sessions, context, links)),
+            ({}, sessions),
+            (FOR_USERS, ByProviders(auth.identities, context, links)),
             (FOR_MAILS, Mails(auth.accounts, auth.throttle, auth.challenges, links)),
             ({}, Verification(auth.accounts, auth.challenges, auth.throttle, context, links)),
             (FOR_USERS, OwnUser(auth.accounts, links)),
@@ -109,7 +110,7 @@ class ClientAuth:
             )(handles)
 
     def _key(self, declared: Endpoint) -> KeyDemand:
-        """Whoever verifies tokens may read the keys without one, and links of e-mails have none."""
+        """Whoever verifies tokens may read the keys without one, and browsers that follow links have none."""
         optional = declared.key == "optional" and declared.url not in _OPEN
         return "required" if optional and self.auth.context.settings.require_project_key else declared.key
 
@@ -122,8 +123,6 @@ def _elsewhere(methods: tuple[str, ...], request: Request) -> Reply:
         raise method_not_allowed(methods)
     for one in _MISSING:
         if one.pattern.match(request.path_args["rest"]):
-            if one.signed_in:
-                signed_in(request)
             raise one.refusal()
     raise not_found()
 

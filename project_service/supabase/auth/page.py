@@ -12,7 +12,8 @@ from project_service.redirects import Address
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:28rem;margin:15vh auto;padding:0 1rem;text-align:center}"
-    "button{font:inherit;padding:.7rem 1.6rem;border:0;border-radius:.5rem;background:#1f5fbf;color:#fff}"
+    "button,a{font:inherit;padding:.7rem 1.6rem;border:0;border-radius:.5rem;background:#1f5fbf;color:#fff;"
+    "text-decoration:none}"
 )
 _STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
 # By what links call the purposes: the question, and the button.
@@ -26,12 +27,12 @@ _WORDS = {
 }
 
 
-def question(kind: str, token: str, action: str, target: Address | None) -> Reply:
-    """Asks whoever opened a link of ``kind`` to go on. The form posts to ``action``, from where it leads to
-    ``target``."""
+def question(kind: str, token: str, target: Address | None) -> Reply:
+    """Asks whoever opened a link of ``kind`` to go on. The form posts to the address of the page, whatever a proxy
+    has made of it, from where it leads to ``target``."""
     words, button = _WORDS.get(kind, _WORDS["magiclink"])
     form = (
-        f'<form method="post" action="{escape(action)}">'
+        '<form method="post">'
         f'<input type="hidden" name="type" value="{escape(kind)}">'
         f'<input type="hidden" name="token" value="{escape(token)}">'
         f"<button>{button}</button></form>"
@@ -40,12 +41,19 @@ def question(kind: str, token: str, action: str, target: Address | None) -> Repl
     return _page(200, words, form, "" if target is None else target.source)
 
 
+def offer(words: str, button: str, address: str, *headers: tuple[str, str]) -> Reply:
+    """Asks whoever opened a page to go on to ``address``. It is a link: browsers would hold a form to all addresses
+    that those behind it lead to."""
+    content = f'<p><a href="{escape(address)}">{escape(button)}</a></p>'
+    return _page(200, escape(words), content, "", *headers)
+
+
 def told(status: int, words: str) -> Reply:
     """Where there is no application to go back to (``auth.site_url``)."""
     return _page(status, words, "<p>You may close this page.</p>", "")
 
 
-def _page(status: int, words: str, content: str, leads_to: str) -> Reply:
+def _page(status: int, words: str, content: str, leads_to: str, *more: tuple[str, str]) -> Reply:
     text = (
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<meta name="robots" content="noindex"><title>{words}</title><style>{_STYLE}</style>'
@@ -62,5 +70,6 @@ def _page(status: int, words: str, content: str, leads_to: str) -> Reply:
         ("X-Content-Type-Options", "nosniff"),
         ("X-Frame-Options", "DENY"),
         NO_STORE,
+        *more,
     )
     return Reply(status, headers, text.encode())

@@ -8,11 +8,13 @@ from project_service.auth import errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
+from project_service.auth.identities import Identities
 from project_service.auth.limits import Throttle
 from project_service.auth.routes import CHANGES, PASSWORDS, origin_of, signed_in
 from project_service.auth.sessions import SCOPES, SessionService
 from project_service.auth.values import Account, Email, IssuedSession, Profile, User, moment
-from project_service.errors import validation_failed
+from project_service.errors import authentication_required, validation_failed
+from project_service.http.caller import Claims, bearer_token
 from project_service.http.describe import Answer, Parameter
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply
@@ -20,6 +22,7 @@ from project_service.supabase import errors as theirs
 from project_service.supabase.auth.common import (
     GUESSED,
     MAILED,
+    OF_PROVIDERS,
     Links,
     answer,
     declare,
@@ -29,10 +32,8 @@ from project_service.supabase.auth.common import (
 )
 from project_service.supabase.users import SESSION, USER, Grant, SignUp, session_view, user_view
 
-_OTHER_GRANTS = {
-    "id_token": theirs.provider_disabled,
-    "web3": theirs.web3_provider_disabled,
-}
+_GRANTS = ("password", "refresh_token", "pkce", "id_token")
+_OTHER_GRANTS = {"web3": theirs.web3_provider_disabled}
 
 
 @frozen
@@ -43,6 +44,7 @@ class Sessions:
     challenges: Challenges
     throttle: Throttle
     sessions: SessionService
+    identities: Identities
     context: Context
     links: Links
 
@@ -96,30 +98,29 @@ class Sessions:
         "POST",
         "/token",
         "Token",
-        "Begin a session by password or authorization code, or go on with one by its refresh token",
+        "Begin a session by password, authorization code or ID token, or go on with one by its refresh token",
         answer("The session", SESSION),
         body=Grant,
         admission=PASSWORDS,
-        parameters=(
-            Parameter("grant_type", "How.", {"enum": ["password", "refresh_token", "pkce"]}, required=True),
-        ),
+        parameters=(Parameter("grant_type", "How.", {"enum": [*_GRANTS]}, required=True),),
         errors=(
             *GUESSED,
-            errors.user_disabled(),
             errors.email_not_confirmed(),
             errors.invalid_refresh_token(),
             errors.refresh_token_reused(),
             theirs.phone_provider_disabled(),
             errors.flow_state_not_found(),
             errors.bad_code_verifier(),
-            theirs.provider_disabled(),
+            *OF_PROVIDERS,
+            errors.invalid_id_token("why"),
+            theirs.manual_linking_disabled(),
             theirs.web3_provider_disabled(),
             theirs.invalid_credentials_unsupported_grant(),
         ),
     )
     async def token(self, request: Request) -> Reply:
         grant = request.query_value("grant_type")
-        if grant not in ("password", "refresh_token", "pkce"):
+        if grant not in _GRANTS:
             raise _OTHER_GRANTS.get(grant or "", theirs.invalid_credentials_unsupported_grant)()
         body, origin = await read(request, Grant), origin_of(request)
         if grant == "refresh_token":
@@ -131,9 +132,35 @@ class Sessions:
             return await self._begun(
                 await self.challenges.exchange(body.auth_code, body.code_verifier, origin)
             )
+        if grant == "id_token":
+            return await self._begun(await self._by_id_token(request, body))
         if not body.email:
             raise theirs.phone_provider_disabled() if body.phone else validation_failed_missing("email")
         return await self._begun(await self.accounts.log_in(body.email, body.password, origin))
+
+    async def _by_id_token(self, request: Request, body: Grant) -> IssuedSession:
+        self.identities.providers.require(body.provider)
+        if not body.id_token:
+            raise validation_failed_missing("id_token")
+        if body.link_identity and not self.context.settings.manual_linking:
+            raise theirs.manual_linking_disabled()
+        return await self.identities.by_id_token(
+            body.provider,
+            body.id_token,
+            body.nonce or None,
+            body.access_token or None,
+            self._linking(request) if body.link_identity else None,
+            origin_of(request),
+            self.links.asked(request),
+        )
+
+    def _linking(self, request: Request) -> Claims:
+        """Who adds an identity. Others may send anything in Authorization here, so the edge does not read it; that
+        the session has not ended is found out when the identity is added."""
+        token = bearer_token(request.headers)
+        if token is None:
+            raise authentication_required()
+        return self.context.verifier.verify(token)
 
     @declare(
         "POST",

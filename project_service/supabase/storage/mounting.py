@@ -58,12 +58,8 @@ class ClientStorage:
 
         storage, form = self.storage, storage_errors.FORM
         part = part_of(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
-        buckets, rows, downloads, live = (
-            storage.buckets,
-            storage.rows.objects,
-            storage.downloads,
-            storage.live,
-        )
+        buckets, rows = storage.buckets, storage.rows.objects
+        downloads, live = storage.downloads, storage.live
         part.mount(BucketRoutes(buckets, storage.objects), wrap=wrap, place=place)
         part.mount(ListingRoutes(buckets, rows), wrap=wrap, place=place)
         objects = ObjectRoutes(buckets, rows, storage.objects, storage.receiver, downloads, live)

@@ -19,6 +19,7 @@ from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings, Smtp
 from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, in_place_of_sql
 from tests.fakes.common import App, Client, Response, raw_request
+from tests.fakes.internet import Internet
 from tests.temporary import temporary_directory
 
 NOW = 1_795_230_245.678
@@ -47,7 +48,8 @@ class Answer:
 
 
 class AuthApp:
-    """Sends requests. Tests may look at ``repository``, ``hashes``, ``mails`` and ``listener``, and break them."""
+    """Sends requests. Tests may look at ``repository``, ``hashes``, ``mails``, ``listener`` and ``internet``, and
+    break them."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class AuthApp:
         self.clock.advance(NOW)
         self.repository, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()
         self._mails: list[Mail] = []
+        self.internet = Internet()
         self.auth: Auth = put_together(
             self.settings,
             in_place_of_sql(self.repository),
@@ -74,6 +77,7 @@ class AuthApp:
             self.listener,
             self.clock,
             self.clock.seconds,
+            self.internet.outgoing,
         )
         self.repository.on_ended = self._announce
         router = Router()

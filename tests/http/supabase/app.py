@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.assemble import put_together
+from project_service.auth.mail import Outbox
 from project_service.auth.mail_templates import Mail
 from project_service.http.routing import Router
 from project_service.supabase.auth.mounting import ClientAuth
+from tests.fakes.auth import in_place_of_sql
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
 from tests.http.auth.app import PASSWORD, Answer, AuthApp
 
@@ -39,10 +43,36 @@ class ClientApp(AuthApp):
         self, test: TestCase, public_url: str | None = "https://api.example.test", **more: Any
     ) -> None:
         super().__init__(test, **more)
+        self.seen = 0
         router = Router()
         self.auth.mount(router)
         ClientAuth(self.auth, [("dev", "main")], public_url).mount(router)
         self.app = App(router, tokens=self.auth.verifier)
+
+    def another_host(self) -> ClientApp:
+        """The same service on another host: with the same database, keys and clock."""
+        other = copy(self)
+        other._mails, other.seen = [], 0
+        other.auth = put_together(
+            self.settings,
+            in_place_of_sql(self.repository),
+            self.hashes,
+            Outbox(other._keep, self.clock),
+            self.listener,
+            self.clock,
+            self.clock.seconds,
+            self.internet.outgoing,
+        )
+        router = Router()
+        other.auth.mount(router)
+        ClientAuth(other.auth, [], "https://api.example.test").mount(router)
+        other.app = App(router, tokens=other.auth.verifier)
+        return other
+
+    def new_mails(self) -> list[Mail]:
+        """What has been sent since this was asked the last time."""
+        before, self.seen = self.seen, len(self.mails)
+        return self.mails[before:]
 
     def ask(
         self,

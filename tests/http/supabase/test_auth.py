@@ -393,8 +393,12 @@ class Mails(Base):
         self.refused(400, "validation_failed", "POST", "/resend", {"type": "recovery", "email": EMAIL})
         self.refused(400, "validation_failed", "POST", "/otp", {})
         self.refused(400, "phone_provider_disabled", "POST", "/otp", {"phone": "1"})
-        plain = {"email": EMAIL, "code_challenge": "x", "code_challenge_method": "s512"}
-        self.refused(400, "validation_failed", "POST", "/otp", plain)
+        challenges: Any = (
+            {"code_challenge": "x" * 129},
+            {"code_challenge": "x", "code_challenge_method": "s5"},
+        )
+        for wrong in challenges:
+            self.refused(400, "validation_failed", "POST", "/otp", {"email": EMAIL, **wrong})
         self.refused(400, "phone_provider_disabled", "POST", "/resend", {"type": "sms", "phone": "1"})
 
     def test_limits(self) -> None:

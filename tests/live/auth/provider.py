@@ -45,6 +45,7 @@ class Provider:
     discovery: dict[str, Any] = field(factory=dict)
     tokens: dict[str, Any] = field(factory=dict)
     sign: Callable[[Mapping[str, Any]], str] | None = None
+    now: Callable[[], float] = time.time
     key: Any = field(factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     kid: str = "key-1"
     # What is sent in place of what a path has.
@@ -64,7 +65,7 @@ class Provider:
 
     def id_token(self, nonce: str | None = None, **lies: Any) -> str:
         """An ID token about ``person`` for the client."""
-        now = int(time.time())
+        now = int(self.now())
         claims = {
             "iss": self.issuer,
             "aud": self.client_id,

@@ -301,7 +301,11 @@ async def test_a_function_that_takes_long_is_interrupted(
     monkeypatch.setattr(hooks, "SECONDS", 0.2)
     asked = asking(function(database, "perform pg_sleep(60); return null;"), pool)
     assert "SQLSTATE 57014" in (await refused(asked.before_user_created(USER, None)))[3]
-    # The connection has its own limit again.
+    # That is the hook's limit and not the connection's, which has its own again.
+    shown = "return jsonb_build_object('error', jsonb_build_object('message', current_setting('statement_timeout')));"
+    assert (await refused(asking(function(database, shown), pool).before_user_created(USER, None)))[
+        2
+    ] == "200ms"
     assert await pool.query("show statement_timeout") != [("200ms",)]
 
 

@@ -119,7 +119,14 @@ async def test_somebody_signs_in_by_openid_connect() -> None:
 @pytest_twisted.ensureDeferred
 async def test_the_address_to_go_to_has_state_nonce_and_challenge() -> None:
     async with signing(scopes=("groups", "email")) as one:
-        extra = {"prompt": "consent", "state": "evil", "redirect_uri": "https://evil/", "client_id": "evil"}
+        extra = {
+            "prompt": "consent",
+            "state": "evil",
+            "request_uri": "evil",
+            "response_mode": "query",
+            "redirect_uri": "https://evil/",
+            "client_id": "evil",
+        }
         url = await one.providers.authorization_url("keycloak", evolve(SENT, scopes=("more",), extra=extra))
         assert url.startswith(f"{one.there.url}/authorize?")
         query = parse_qs(urlsplit(url).query)

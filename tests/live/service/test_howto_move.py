@@ -102,7 +102,10 @@ def _moved(url: str, dsn: str) -> None:
     session = sign_in("ada@example.com").json()
     user, token = session["user"], session["access_token"]
     assert (user["id"], user["user_metadata"]) == (ADA, {"nick": 'Ada "the first"', "lines": "one\ntwo"})
-    assert user["app_metadata"] == {"provider": "email", "providers": ["email"], "role": "editor"}
+    assert user["app_metadata"] == {"provider": "email", "providers": ["email", "google"], "role": "editor"}
+    ways = {one["provider"]: (one["id"], one["identity_data"].get("email")) for one in user["identities"]}
+    google = ("100000000000000000001", "ada@gmail.example")
+    assert ways == {"email": (ADA, "ada@example.com"), "google": google}
     assert user["created_at"].startswith("2023-02-03T04:05:00")
     assert user["email_confirmed_at"].startswith("2023-02-03T04:05:06.789")
     assert sign_in("ben@example.com").json()["error_code"] == "user_banned"

@@ -504,9 +504,11 @@ async def test_a_refusal_by_a_policy_is_not_logged(database: str, judged: Rows) 
 @pytest_twisted.ensureDeferred
 async def test_users_reach_the_table_through_the_service_alone(database: str, judged: Rows) -> None:
     """Also where an operator exposes the schema ``storage`` to the table API, which acts in these roles."""
-    run_sql(database, "create policy everything on storage.objects using (true) with check (true)")
+    for table in ("objects", "buckets"):
+        run_sql(database, f"create policy everything on storage.{table} using (true) with check (true)")
     await put(judged, "a", user(1))
     assert await judged.objects.find("b", "a", viewer(user(1))) is not None
+    assert await judged.buckets.is_seen(user(1), "b")
     claims = f"""set request.jwt.claims = '{user(1).identity.claims}'"""  # type: ignore[union-attr]
     for role in (ANON_ROLE, USER_ROLE):
         inside = ("set role " + role, claims)
@@ -518,11 +520,20 @@ async def test_users_reach_the_table_through_the_service_alone(database: str, ju
                 "insert into storage.objects (bucket, key, version, size, content_type, etag)"
                 " values ('b', 'x', gen_random_uuid(), 1, 'a/b', 'e')",
             )
-        for change in ("update storage.objects set owner = null", "delete from storage.objects"):
+        assert run_each(database, *inside, "select count(*) from storage.buckets") == [(0,)]
+        for form in ("(name) values ('x')", "(id, name, public) values ('x', 'x', true)"):
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                run_each(database, *inside, f"insert into storage.buckets {form}")
+        for change in (
+            "update storage.objects set owner = null",
+            "delete from storage.objects",
+            "update storage.buckets set public = true",
+            "delete from storage.buckets",
+        ):
             assert run_each(
                 database, *inside, f"with gone as ({change} returning 1) select count(*) from gone"
             ) == [(0,)]
-        for table in ("buckets", "links", "uploads", "garbage", "usage"):
+        for table in ("links", "uploads", "garbage", "usage"):
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 run_each(database, *inside, f"select from storage.{table}")
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):

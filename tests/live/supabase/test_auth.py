@@ -15,6 +15,11 @@ from tests.live.application import NOTES, serving, settings_for
 from tests.live.npm import install, run_node
 from tests.live.sql import run_sql
 
+AUTH = {
+    "redirect_urls": ["http://localhost:3000/welcome/"],
+    "email_seconds": 0,
+    "anonymous_users": True,
+}
 # As Supabase's guides write it: a profile for each user, made by a trigger.
 PROFILES = """
 create table profiles (id uuid primary key references auth.users on delete cascade, name text, email text);
@@ -56,7 +61,6 @@ const made = await one.auth.signUp({ ...ada, options: { data: { name: 'Ada', n: 
 out.made = [made.error, made.data.session.token_type, made.data.user.identities.length]
 out.taken = told(await client().auth.signUp(ada))
 out.weak = (await client().auth.signUp({ email: 'b@example.test', password: 'short' })).error.reasons
-out.anonymous = told(await client().auth.signInAnonymously())
 out.wrong = told(await client().auth.signInWithPassword({ ...ada, password: 'x' }))
 out.me = (await one.auth.getUser()).data.user.user_metadata
 out.same = (await one.auth.getSession()).data.session.user.id === made.data.user.id
@@ -83,11 +87,11 @@ out.identities = (await one.auth.getUserIdentities()).data.identities.map(each =
 out.level = (await one.auth.mfa.getAuthenticatorAssuranceLevel()).data.currentLevel
 out.factors = (await one.auth.mfa.listFactors()).data.all
 out.enroll = told(await one.auth.mfa.enroll({ factorType: 'totp' }))
-out.address = told(await one.auth.updateUser({ email: 'new@example.test' }))
+out.address = (await one.auth.updateUser({ email: 'new@example.test' })).data.user.new_email
 out.recover = []
 for (const email of [ada.email, 'no@example.test']) out.recover.push(await one.auth.resetPasswordForEmail(email))
 out.resend = (await one.auth.resend({ type: 'signup', email: ada.email })).error
-out.otp = told(await client().auth.signInWithOtp({ email: ada.email }))
+out.otp = told(await client().auth.signInWithOtp({ phone: '123' }))
 out.verify = told(await client().auth.verifyOtp({ email: ada.email, token: '123456', type: 'email' }))
 out.sso = told(await client().auth.signInWithSSO({ domain: 'example.test' }))
 out.code = told(await client().auth.signInWithIdToken({ provider: 'google', token: 'x' }))
@@ -108,7 +112,6 @@ SEEN: dict[str, Any] = {
     "made": [None, "bearer", 1],
     "taken": [422, "user_already_exists", "AuthApiError"],
     "weak": ["length"],
-    "anonymous": [422, "anonymous_provider_disabled", "AuthApiError"],
     "wrong": [400, "invalid_credentials", "AuthApiError"],
     "me": {"name": "Ada", "n": 1},
     "same": True,
@@ -126,10 +129,10 @@ SEEN: dict[str, Any] = {
     "level": "aal1",
     "factors": [],
     "enroll": [422, "mfa_totp_enroll_not_enabled", "AuthApiError"],
-    "address": [422, "feature_disabled", "AuthApiError"],
+    "address": "new@example.test",
     "recover": [{"data": {}, "error": None}] * 2,
     "resend": None,
-    "otp": [422, "otp_disabled", "AuthApiError"],
+    "otp": [400, "phone_provider_disabled", "AuthApiError"],
     "verify": [403, "otp_expired", "AuthApiError"],
     "sso": [404, "saml_provider_disabled", "AuthApiError"],
     "code": [400, "provider_disabled", "AuthApiError"],
@@ -164,8 +167,13 @@ out.unbanned = told(await admin.updateUserById(id, { ban_duration: 'none' }))
 const back = (await client().auth.signInWithPassword({ ...ada, password: 'another battery horse' })).data.session
 out.signOut = [(await admin.signOut(back.access_token)).error, told(await client().auth.getUser(back.access_token))]
 out.factors = (await admin.mfa.listFactors({ userId: id })).data.factors
-out.link = told(await admin.generateLink({ type: 'magiclink', email: ada.email }))
-out.invite = told(await admin.inviteUserByEmail('new@example.test'))
+const link = (await admin.generateLink({ type: 'magiclink', email: ada.email })).data
+out.link = [link.user.id === id, link.properties.verification_type, link.properties.action_link.startsWith(url)]
+const { hashed_token: token_hash, email_otp: token } = link.properties
+out.linked = (await client().auth.verifyOtp({ type: 'magiclink', token_hash })).data.user.id === id
+out.used = told(await client().auth.verifyOtp({ type: 'magiclink', email: ada.email, token }))
+out.invite = Boolean((await admin.inviteUserByEmail('new@example.test')).data.user.invited_at)
+out.moved = (await admin.updateUserById(id, { email: 'ada@new.example.test' })).data.user.email
 out.soft = told(await admin.deleteUser(id, true))
 out.deleted = (await admin.deleteUser(id)).error
 out.gone = told(await admin.getUserById(id))
@@ -191,13 +199,96 @@ OPERATED = {
     "unbanned": None,
     "signOut": [None, MISSING],
     "factors": [],
-    "link": [404, "feature_disabled", "AuthApiError"],
-    "invite": [404, "feature_disabled", "AuthApiError"],
+    "link": [True, "magiclink", True],
+    "linked": True,
+    "used": [403, "otp_expired", "AuthApiError"],
+    "invite": True,
+    "moved": "ada@new.example.test",
     "soft": [422, "feature_disabled", "AuthApiError"],
     "deleted": None,
     "gone": [404, "user_not_found", "AuthApiError"],
-    "profiles": 3,
+    "profiles": 4,
     "anybody": [403, "not_admin", "AuthApiError"],
+}
+
+CODES = (
+    START
+    + """
+import { readdirSync, readFileSync } from 'node:fs'
+
+const folder = process.argv[5]
+const sleep = () => new Promise(done => setTimeout(done, 50))
+let seen = 0
+const mail = async () => {  // the next e-mail
+  for (;;) {
+    let names = []
+    try { names = readdirSync(folder).filter(name => name.endsWith('.eml')).sort() } catch { /* not there yet */ }
+    if (names.length > seen) {
+      const text = readFileSync(`${folder}/${names[seen++]}`, 'utf8')
+      return { to: /^To: (.*)$/m.exec(text)[1].trim(), code: /^[0-9]{6}$/m.exec(text)?.[0],
+               link: /^http:.*$/m.exec(text)?.[0].trim() }
+    }
+    await sleep()
+  }
+}
+// As a browser that opens the link and presses the button.
+const follow = async link => {
+  const page = await (await fetch(link)).text()
+  const body = new URLSearchParams([...page.matchAll(/name="([^"]*)" value="([^"]*)"/g)].map(([, ...pair]) => pair))
+  return (await fetch(link, { method: 'POST', body, redirect: 'manual' })).headers.get('location')
+}
+const one = client()
+out.asked = await one.auth.signInWithOtp({ email: ada.email, options: { data: { name: 'Ada' } } })
+const verified = await one.auth.verifyOtp({ email: ada.email, token: (await mail()).code, type: 'email' })
+out.session = verified.data.user.user_metadata
+out.profile = (await one.from('profiles').select('name')).data
+out.password = told(await one.auth.updateUser({ password: ada.password }))
+const redirectTo = 'http://localhost:3000/welcome/'
+await client().auth.resetPasswordForEmail(ada.email, { redirectTo })
+const landed = new URL(await follow((await mail()).link))
+const fragment = new URLSearchParams(landed.hash.slice(1))
+out.landed = [landed.origin + landed.pathname, fragment.get('type')]
+const [access_token, refresh_token] = ['access_token', 'refresh_token'].map(name => fragment.get(name))
+out.recovered = (await client().auth.setSession({ access_token, refresh_token })).data.user.email
+const store = new Map()
+const storage = { getItem: name => store.get(name) ?? null, setItem: (name, value) => store.set(name, value),
+                  removeItem: name => store.delete(name) }
+const pkce = createClient(url, key, { auth: { flowType: 'pkce', storage, autoRefreshToken: false } })
+await pkce.auth.signInWithOtp({ email: ada.email, options: { emailRedirectTo: redirectTo } })
+const code = new URL(await follow((await mail()).link)).searchParams.get('code')
+out.stolen = told(await client().auth.exchangeCodeForSession(code))
+out.exchanged = (await pkce.auth.exchangeCodeForSession(code)).data.user.email
+out.reauthenticated = (await one.auth.reauthenticate()).error
+const nonce = (await mail()).code
+out.nonce = told(await one.auth.updateUser({ password: 'another battery horse', nonce }))
+out.change = (await one.auth.updateUser({ email: 'ada@new.example.test' })).data.user.new_email
+const both = [await mail(), await mail()]
+for (const { to, code: token } of both) {
+  const changed = await client().auth.verifyOtp({ email: to, token, type: 'email_change' })
+  out[to] = changed.data.user?.email ?? null
+}
+const guest = client()
+out.guest = (await guest.auth.signInAnonymously()).data.user.is_anonymous
+const user = (await guest.auth.updateUser({ email: 'guest@example.test', password: ada.password })).data.user
+out.kept = [user.is_anonymous, user.email]
+finish()
+"""
+)
+ANSWERED: dict[str, Any] = {
+    "asked": {"data": {"user": None, "session": None}, "error": None},
+    "session": {"name": "Ada"},
+    "profile": [{"name": "Ada"}],
+    "password": None,
+    "landed": ["http://localhost:3000/welcome/", "recovery"],
+    "recovered": "ada@example.test",
+    "exchanged": "ada@example.test",
+    "reauthenticated": None,
+    "nonce": None,
+    "change": "ada@new.example.test",
+    "ada@example.test": None,
+    "ada@new.example.test": "ada@new.example.test",
+    "guest": True,
+    "kept": [False, "guest@example.test"],
 }
 
 
@@ -205,13 +296,14 @@ async def ran(database: str, store: Store, folder: Path, program: str) -> Any:
     """What the program says that it saw, at the root of a service with one database."""
     for text in (NOTES, PROFILES):
         run_sql(database, text)
-    settings = settings_for(database, store, folder, smtp={"mail_dir": str(folder / "mails")})
+    mails = folder / "mails"
+    settings = settings_for(database, store, folder, smtp={"mail_dir": str(mails)}, auth=AUTH)
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase()})})
     async with serving(settings) as api:
 
         def run() -> Any:
             install(folder, "@supabase/supabase-js@2", "ws@8")
-            return run_node(folder, program, api.base_url, api.anon_key, api.service_key)
+            return run_node(folder, program, api.base_url, api.anon_key, api.service_key, str(mails))
 
         return await deferToThread(run)
 
@@ -236,3 +328,12 @@ async def test_supabase_js_signs_users_up_in_and_out(
 @pytest_twisted.ensureDeferred
 async def test_supabase_js_operates(database: str, store_settings: Store, tmp_path: Path) -> None:
     assert await ran(database, store_settings, tmp_path, OPERATORS) == OPERATED
+
+
+@pytest_twisted.ensureDeferred
+async def test_supabase_js_answers_what_is_mailed(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    seen = await ran(database, store_settings, tmp_path, CODES)
+    assert seen.pop("stolen") == [400, "bad_code_verifier", "AuthApiError"]
+    assert seen == ANSWERED

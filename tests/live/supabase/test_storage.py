@@ -162,7 +162,7 @@ SEEN = {
     "buckets": ["files", "pages"],
     "updated": {"message": "Successfully updated"},
     "missing": ["404", "Bucket not found"],
-    "notTheirs": [["403", "Only the service key can change buckets."], []],
+    "notTheirs": [DENIED, []],
     "upload": [True, True, 36],
     "duplicate": EXISTS,
     "upsert": None,
@@ -229,9 +229,10 @@ async def test_supabase_js_stores_files(tables: Tables, tmp_path: Path) -> None:
 
 # What of the table of methods in docs/supabase-storage.rst the program above leaves out.
 MORE_POLICIES = """
-create policy "own folder" on storage.objects for all to authenticated
+create policy "own shelf" on storage.objects for all to authenticated
   using (bucket in ('shelf', 'show') and (storage.folder(key))[1] = (select auth.uid())::text);
-create policy "shared" on storage.objects for select to authenticated using ((storage.folder(key))[1] = 'shared');
+create policy "shared shelf" on storage.objects for select to authenticated
+  using ((storage.folder(key))[1] = 'shared');
 """
 MORE = """
 import { createClient } from '@supabase/supabase-js'

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
-from contextlib import suppress
 from typing import Any, cast
 
 import jwt
@@ -232,7 +232,7 @@ class IdTokens(TestCase):
         name = data.draw(
             st.sampled_from(["iss", "aud", "azp", "exp", "iat", "nbf", "sub", "nonce", "at_hash", "tid"])
         )
-        with suppress(IdTokenFault):
+        with contextlib.suppress(IdTokenFault):
             verified(self.unchecked({**CLAIMS, name: value}), KEYS, evolve(EXPECTED, access_token="a"))
 
     def unchecked(self, claims: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from project_service.lifecycle import start, timestamp
 from project_service.process import let_threads_yield
 
 ADA = Email.parse("ada@example.test")
+RULES = passwords.Rules()
 
 
 class Addresses(TestCase):
@@ -67,17 +68,27 @@ class Addresses(TestCase):
 
 
 class Passwords(TestCase):
+    def test_an_operator_may_ask_for_less(self) -> None:
+        lax = passwords.Rules(6, refuse_common=False)
+        for weak in ("123456", "password123"):
+            assert passwords.check_new(weak, ADA, lax) == weak.encode()
+            with self.assertRaises(ApiError):
+                passwords.check_new(weak, ADA, RULES)
+        for refused in ("12345", ADA.address, "a\0bcdefgh"):
+            with self.assertRaises(ApiError):
+                passwords.check_new(refused, ADA, lax)
+
     @settings(max_examples=200, deadline=None)
     @given(st.text(max_size=90))
     def test_an_acceptable_password_can_be_hashed_and_checked(self, text: str) -> None:
         try:
-            raw = passwords.check_new(text, ADA, 8)
+            raw = passwords.check_new(text, ADA, RULES)
         except ApiError as fault:
             assert fault.status == 422
             return
         assert len(raw) <= 72 and len(raw.decode()) >= 8
         for same in (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))):
-            assert passwords.candidates(same)[0] == passwords.check_new(same, ADA, 8) == raw
+            assert passwords.candidates(same)[0] == passwords.check_new(same, ADA, RULES) == raw
         assert raw.decode().casefold() not in passwords.common_passwords()
 
     @settings(max_examples=200, deadline=None)
@@ -89,7 +100,7 @@ class Passwords(TestCase):
     def reason(self, text: str) -> str:
         """Why it is not allowed; "" if it is."""
         try:
-            passwords.check_new(text, ADA, 8)
+            passwords.check_new(text, ADA, RULES)
         except ApiError as fault:
             assert fault.code == "weak_password" and fault.details is not None
             assert fault.message == f"This password is not allowed: it {fault.details['password']}."
@@ -130,7 +141,7 @@ class Passwords(TestCase):
             ("two words here", "two\u00a0words\u3000here"),
             ("\u2126\u2126\u2126\u2126 \u00c5ngstr\u00f6m", "\u03a9\u03a9\u03a9\u03a9 \u212bngstr\u00f6m"),
         ):
-            assert passwords.check_new(one, ADA, 8) == passwords.check_new(other, ADA, 8)
+            assert passwords.check_new(one, ADA, RULES) == passwords.check_new(other, ADA, RULES)
             assert passwords.candidates(one)[0] == passwords.candidates(other)[0]
         # Case, width and ligatures are left as they are.
         for one, other in (
@@ -138,7 +149,7 @@ class Passwords(TestCase):
             ("\uff41bcdefgh qz", "abcdefgh qz"),
             ("\ufb01shermen", "fishermen"),
         ):
-            assert passwords.check_new(one, ADA, 8) != passwords.check_new(other, ADA, 8)
+            assert passwords.check_new(one, ADA, RULES) != passwords.check_new(other, ADA, RULES)
 
     def test_characters_that_the_profile_does_not_allow_are_refused(self) -> None:
         for text in (
@@ -167,7 +178,7 @@ class Passwords(TestCase):
     def test_a_password_that_is_not_unicode_is_refused(self) -> None:
         """It can come from a command line, though not from JSON."""
         with self.assertRaises(ApiError) as caught:
-            passwords.check_new("long enough \udcff", ADA, 8)
+            passwords.check_new("long enough \udcff", ADA, RULES)
         assert caught.exception.details == {"password": "is not valid Unicode"}
 
     def test_the_shipped_list_of_common_passwords(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from contextlib import suppress
 from typing import Any
 
 from hypothesis import given
@@ -228,7 +228,7 @@ class WithoutIdToken(TestCase):
     @given(st.sampled_from(sorted(name for name, one in PRESETS.items() if one.read)), JSON, JSON)
     def test_any_documents_give_a_profile_or_none(self, name: str, user: Any, emails: Any) -> None:
         for document in (user, {"id": "1", "data": user, "picture": user, "email": user}, {"data": [user]}):
-            with suppress(NoProfile):
+            with contextlib.suppress(NoProfile):
                 read(name, user=document, emails=emails)
 
 

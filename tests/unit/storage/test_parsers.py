@@ -30,7 +30,8 @@ from project_service.storage.parsing.form import (
     boundary_of,
 )
 from project_service.storage.presentation import content_disposition
-from project_service.storage.values import ObjectRow, UploadTerms
+from project_service.storage.sweeper import version_at
+from project_service.storage.values import ObjectRow, UploadTerms, store_path
 from tests.fakes.storage import START, some_link
 from tests.strategies import good_keys, short, text
 
@@ -137,6 +138,41 @@ class Keys(SynchronousTestCase):
             self.assertTrue(keys.is_bucket_name(name), name)
         for name in ("", "A", "-a", "a-", ".a", "a.", "a/b", "a b", "a\n", "ä", "a" * 64):
             self.assertFalse(keys.is_bucket_name(name), name)
+
+    def test_which_bucket_ids_are_valid(self) -> None:
+        for name in ("a", "A b", "-a", ".a", "a.", "...", "_!.*'()", "&$@=;:+,?-", "a" * 100):
+            self.assertTrue(keys.is_bucket_id(name), name)
+        for name in (
+            "",
+            ".",
+            "..",
+            " a",
+            "a ",
+            " ",
+            "a/b",
+            "a\n",
+            "a\\b",
+            "a%b",
+            "a#b",
+            "~a",
+            "ä",
+            "٣",
+            "a" * 101,
+        ):
+            self.assertFalse(keys.is_bucket_id(name), name)
+
+    @given(st.from_regex(keys.BUCKET_NAME, fullmatch=True))
+    def test_a_bucket_name_is_an_id(self, name: str) -> None:
+        self.assertEqual((keys.is_bucket_name(name), keys.is_bucket_id(name)), (True, True))
+
+    @given(st.text("Ab1-_. &?", max_size=101), st.uuids())
+    def test_the_folder_of_a_bucket_is_no_other_buckets(self, name: str, version: UUID) -> None:
+        if keys.is_bucket_id(name):
+            path = store_path(name, version)
+            self.assertEqual((version_at(path), path.count("/")), (version, 1))
+            folder = path.partition("/")[0]
+            self.assertEqual(folder == name, keys.is_bucket_name(name))
+            self.assertEqual(keys.is_bucket_id(folder), keys.is_bucket_name(name))
 
 
 class PageTokens(SynchronousTestCase):
