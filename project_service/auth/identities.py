@@ -221,7 +221,7 @@ class Identities:
             redeemed = await self.repository.link(who, Proof(b"", link_to[1]), session, kept, event)
         user = redeemed.user
         if redeemed.session is not None:
-            return self.context.issued_to(user, redeemed.session, refresh)
+            return await self.context.issued_to(user, redeemed.session, refresh)
         if who.confirm and user.email and user.awaits_confirmation:
             address = email_of(user)
             self.challenges.require_mailer()
@@ -240,7 +240,12 @@ class Identities:
                 raise errors.signup_disabled()
             if who.confirm and who.email is not None and not who.is_verified:
                 self.challenges.require_mailer()
-            new = evolve(who, new_id=self.context.new_id(), metadata=_metadata(who.data))
+            metadata, named = (
+                _metadata(who.data),
+                {"provider": who.provider, "providers": [who.provider]},
+            )
+            user_id = await self.context.new_user(who.email, metadata, origin, app_metadata=named)
+            new = evolve(who, new_id=user_id or self.context.new_id(), metadata=metadata)
             redeemed = await self.repository.enter(new, session, kept, event)
             assert redeemed is not None
         return redeemed
