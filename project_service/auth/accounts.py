@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 from project_service.auth import errors, passwords
 from project_service.auth.challenges import PLAIN, Asked, Challenges, digest_of
 from project_service.auth.context import Context
+from project_service.auth.factors import require_factor
 from project_service.auth.limits import Throttle
 from project_service.auth.passwords import Candidates, Hashes
 from project_service.auth.tokens import signed_in_at
@@ -66,7 +67,7 @@ class Accounts:
         ``overloaded`` and, if addresses have to be confirmed but there is no mail server, ``email_not_configured``.
         """
         made = await self._sign_up(email, password, metadata, origin)
-        if made is None:
+        if isinstance(made, _Taken):
             raise errors.email_taken()
         if isinstance(made, User):
             await self.challenges.mail(email_of(made), "confirmation", origin)
@@ -77,24 +78,29 @@ class Accounts:
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin, asked: Asked
     ) -> IssuedSession | User | None:
         """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
-        after the same time."""
-        confirm = self.context.settings.confirm_email
+        after the same time. E-mails are limited as those of ``mail_code`` are."""
+        if self.context.settings.confirm_email:
+            await self.throttle.count_mail(Email.parse_new(email), origin)
         made = await self._sign_up(email, password, metadata, origin)
-        if made is None and not confirm:
-            raise errors.email_taken()
-        if not isinstance(made, IssuedSession):
-            # For a taken address too: whoever has yet to confirm it gets another e-mail, and whoever has confirmed it
-            # is told that somebody tried.
-            address = Email.parse_new(email)
-            await self.challenges.mail(
-                address, "confirmation", origin, asked, if_confirmed="already_registered"
-            )
-        return made
+        if isinstance(made, IssuedSession):
+            return made
+        if isinstance(made, _Taken):
+            if not self.context.settings.confirm_email:
+                raise errors.email_taken()
+            if not made.same_password:
+                # One of the two who have signed up is not whose address it is. Who confirms it has neither password,
+                # rather than that of somebody else.
+                asked = asked.taking_over()
+        # For a taken address too: whoever has yet to confirm it gets another e-mail, and whoever has confirmed it is
+        # told that somebody tried.
+        address = Email.parse_new(email)
+        await self.challenges.mail(address, "confirmation", origin, asked, if_confirmed="already_registered")
+        return None if isinstance(made, _Taken) else made
 
     async def _sign_up(
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
-    ) -> IssuedSession | User | None:
-        """As ``sign_up``, but without the e-mail, and None if the address is taken."""
+    ) -> IssuedSession | User | _Taken:
+        """As ``sign_up``, but without the e-mail, and without an error if the address is taken."""
         settings = self.context.settings
         if not settings.allow_signup:
             raise errors.signup_disabled()
@@ -103,28 +109,41 @@ class Accounts:
         if settings.confirm_email:
             self.challenges.require_mailer()
         reservation = await self.throttle.reserve_signup(origin)
-        hashed = await self.throttle.during(reservation, self.hashes.hash(raw))
         try:
+            # Asked about a taken address too, so that a refusal does not say whether one is.
             user_id = await self.context.new_user(address, metadata, origin)
         except ApiError:
             await self.throttle.finish(reservation, "failed")
             raise
         confirm = self.context.settings.confirm_email
-        session, refresh = self.context.new_session(origin)
-        account = await self.repository.create_user(
-            email=address,
-            password_hash=hashed,
-            metadata=metadata,
-            confirmed=False,
-            session=None if confirm else session,
-            user_id=user_id,
-            event=Event(session.created_at, "signup", email=address.address, origin=origin),
-        )
-        # An attempt with a taken address counts too, because it tells who has an account.
+        known = await self.throttle.during(reservation, self.repository.find_user_by_email(address))
+        if known is None:
+            hashed = await self.throttle.during(reservation, self.hashes.hash(raw))
+            session, refresh = self.context.new_session(origin)
+            account = await self.repository.create_user(
+                email=address,
+                password_hash=hashed,
+                metadata=metadata,
+                confirmed=False,
+                session=None if confirm else session,
+                user_id=user_id,
+                event=Event(session.created_at, "signup", email=address.address, origin=origin),
+            )
+            if account is not None:
+                await self.throttle.finish(reservation, "failed")
+                if confirm:
+                    return account.user
+                return await self.context.issued_to(account.user, session, refresh)
+            known = await self.repository.find_user_by_email(address)
+        # This takes the time of one hash too.
+        stored = None if known is None else known.password_hash
+        same = await self.throttle.during(reservation, self.hashes.matches((raw,), stored))
+        # An attempt with a taken address counts too, because it tells who has an account. It is recorded by itself,
+        # so that there are as many commits as for a new user.
+        event = Event(self.context.now(), "signup", "email_taken", email=address.address, origin=origin)
+        await self.throttle.finish(evolve(reservation, mark=None), "released", event)
         await self.throttle.finish(reservation, "failed")
-        if account is None or confirm:
-            return None if account is None else account.user
-        return await self.context.issued_to(account.user, session, refresh)
+        return _Taken(same)
 
     @shielded
     async def sign_up_anonymously(self, metadata: Mapping[str, Any], origin: Origin) -> IssuedSession:
@@ -166,10 +185,10 @@ class Accounts:
             address = Email.parse_new(email)
             await self.throttle.count_signup(origin)
             await self._create_without_password(address, metadata, origin)
-        confirms = self.context.settings.confirm_email
-        await self.challenges.mail(
-            address, "confirmation" if confirms else "magic_link", origin, asked, if_confirmed="magic_link"
-        )
+        purpose: Purpose = "confirmation" if self.context.settings.confirm_email else "magic_link"
+        # Somebody else may have signed up with the address and a password.
+        asked = asked.taking_over()
+        await self.challenges.mail(address, purpose, origin, asked, if_confirmed="magic_link")
 
     async def _create_without_password(
         self, address: Email, metadata: Mapping[str, Any], origin: Origin
@@ -267,10 +286,12 @@ class Accounts:
         """Set ``metadata``, or ``password``, or both. A password needs ``current_password``, and ends the other
         sessions. Returns the user as it is then.
 
-        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials`` and ``rate_limited``.
+        Raises ``validation_failed``, ``weak_password``, ``invalid_credentials``, ``rate_limited`` and, for a
+        password, ``insufficient_aal``.
         """
         account = await self._account_of(caller)
         if password is not None:
+            await require_factor(self.repository, caller)
             raw = self._check_new_password(password, email_of(account.user))
             account = await self._set_password(caller, account, current_password, raw, origin)
         elif current_password is not None:
@@ -300,17 +321,17 @@ class Accounts:
         ``auth.secure_password_change`` is off it needs a session that began within ``RECENT``, or
         ``current_password``, or the ``nonce`` that ``reauthenticate`` has mailed. The address changes when it is
         confirmed (``_begin_to_change_email``). Raises ``validation_failed``, ``weak_password``, ``same_password``,
-        ``reauthentication_needed``, ``reauthentication_not_valid``, ``invalid_credentials``, ``email_taken``,
-        ``email_not_configured`` and ``rate_limited``.
+        ``reauthentication_needed``, ``reauthentication_not_valid``, ``invalid_credentials``, ``insufficient_aal``,
+        ``email_taken``, ``email_not_configured`` and ``rate_limited``.
         """
         account = await self._account_of(caller)
         _merge(metadata, account.user)  # refused before anything is changed
-        if email and folded(email.strip()) != folded(account.user.email):
-            account = await self._begin_to_change_email(
-                account, Email.parse_new(email), caller, origin, asked
-            )
+        moves = email != "" and folded(email.strip()) != folded(account.user.email)
+        if moves or password is not None:
+            await require_factor(self.repository, caller)
+        new = await self._new_address(account.user, email, origin) if moves else None
         if password is not None:
-            raw = self._check_new_password(password, email_of(account.user))
+            raw = self._check_new_password(password, new or email_of(account.user))
             if current_password is not None:
                 if raw in passwords.candidates(current_password):
                     raise errors.same_password()
@@ -321,6 +342,9 @@ class Accounts:
                 account = await self._replace_password(caller, account, raw, origin)
             else:
                 raise errors.reauthentication_needed()
+        # After the password, by which a change of address that somebody else may have begun ends.
+        if new is not None:
+            account = await self._begin_to_change_email(account, new, caller, origin, asked)
         if metadata:
             event = self.context.user_event("set_metadata", caller, origin)
             account = _active(await self.repository.revise(caller.sub, partial(_merge, metadata), event))
@@ -347,20 +371,29 @@ class Accounts:
                 raise
             raise errors.reauthentication_not_valid() from None
 
+    async def _new_address(self, user: User, email: str, origin: Origin) -> Email:
+        """The address to which ``user`` wants to change. That it is taken is told, so how often is limited."""
+        new = Email.parse_new(email)
+        if not self._changes_at_once(user):
+            self.challenges.require_mailer()
+        await self.throttle.count_mail(new, origin)
+        if await self.repository.find_user_by_email(new) is not None:
+            raise errors.email_taken()
+        return new
+
+    def _changes_at_once(self, user: User) -> bool:
+        """Somebody anonymous gets an address at once where nobody confirms addresses."""
+        return user.is_anonymous and not self.context.settings.confirm_email
+
     async def _begin_to_change_email(
         self, account: Account, new: Email, caller: Claims, origin: Origin, asked: Asked
     ) -> Account:
         """Mail a challenge to the new address; and, with ``auth.double_confirm_changes``, to the current one, if
-        there is one that was confirmed. Somebody anonymous gets the address at once where nobody confirms
-        addresses."""
-        if await self.repository.find_user_by_email(new) is not None:
-            raise errors.email_taken()
+        there is one that was confirmed."""
         user = account.user
-        if user.is_anonymous and not self.context.settings.confirm_email:
+        if self._changes_at_once(user):
             event = self.context.user_event("change_email", caller, origin)
             return _active(await self.repository.change_email(user.id, new, event))
-        self.challenges.require_mailer()
-        await self.throttle.count_mail(new, origin)
         both = (
             self.context.settings.double_confirm_changes
             and user.confirmed_at is not None
@@ -412,9 +445,10 @@ class Accounts:
     async def delete(self, caller: Claims, current_password: str, origin: Origin) -> None:
         """Delete the account and all its sessions.
 
-        Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
+        Raises ``insufficient_aal``, ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
         account = await self._account_of(caller)
+        await require_factor(self.repository, caller)
         password = passwords.candidates(current_password)
         await self._prove(caller, account, password, "delete_user", origin)
         async for known in self._states(account, password):
@@ -506,6 +540,14 @@ class Accounts:
         session = await self.challenges.redeem(self.challenges.by_token(token, "confirmation"), origin)
         assert isinstance(session, IssuedSession)
         return session
+
+
+@frozen
+class _Taken:
+    """The address of a sign-up is taken. ``same_password`` says whether by whoever has signed up with the password
+    too, who did so twice."""
+
+    same_password: bool
 
 
 def _merge(metadata: Mapping[str, Any], user: User) -> User:

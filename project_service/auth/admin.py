@@ -86,7 +86,7 @@ class Administration:
 
     async def create(
         self,
-        email: str,
+        email: str | None,
         origin: Origin,
         *,
         user_id: str | None = None,
@@ -96,27 +96,29 @@ class Administration:
         app_metadata: Mapping[str, Any] | None = None,
         confirmed: bool = True,
         invited: bool = False,
+        is_anonymous: bool = False,
     ) -> Account:
         """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then the
-        user sets one by "forgotten password". An imported user may keep a ``user_id``.
+        user sets one by "forgotten password". An imported user may keep a ``user_id``, and have no ``email``.
 
         Raises ``email_taken``, ``id_taken``, ``weak_password`` and ``validation_failed``.
         """
-        address = Email.parse_new(email)
+        address = None if email is None else Email.parse_new(email)
         if password is not None:
             if password_hash is not None:
                 raise validation_failed({"password_hash": "cannot go with a password"})
-            password_hash = await self._hash(password, address)
+            password_hash = await self._hash(password, address or Email("", ""))
         account = await self.repository.create_user(
             user_id=user_id,
             email=address,
             password_hash=password_hash,
             metadata=metadata or {},
-            app_metadata=merged(APP_METADATA, app_metadata or {}),
+            app_metadata=merged({} if address is None else APP_METADATA, app_metadata or {}),
             confirmed=confirmed,
             invited=invited,
+            is_anonymous=is_anonymous,
             session=None,
-            event=self._event("create_user", None, origin, address.address),
+            event=self._event("create_user", None, origin, None if address is None else address.address),
         )
         if account is None:
             raise errors.email_taken()
@@ -218,6 +220,22 @@ class Administration:
             self.on_ended(session_id, until)
         return len(ended)
 
+    async def delete_factors(
+        self, id_or_email: str, origin: Origin, factor_id: str | None = None
+    ) -> tuple[Account, int]:
+        """Delete a user's second factors, or only that of ``factor_id``; the account, and how many there were. Raises
+        ``user_not_found``."""
+        account = await self.find(id_or_email)
+        event = self._event("delete_factors", account.user.id, origin, account.user.email)
+        return account, await self.repository.delete_factors(account.user.id, event, factor_id)
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, origin: Origin) -> None:
+        """Raises ``user_not_found`` and ``passkey_not_found``."""
+        account = await self.find(user_id)
+        event = self._event("delete_passkey", account.user.id, origin, account.user.email)
+        if not await self.repository.delete_passkey(account.user.id, passkey_id, event):
+            raise errors.passkey_not_found()
+
     async def unlock(self, id_or_email: str, origin: Origin) -> Account:
         """Let a user log in again after too many wrong passwords; their account. Raises ``user_not_found``."""
         account = await self.find(id_or_email)
@@ -228,7 +246,7 @@ class Administration:
     async def _hash(self, password: str, email: Email) -> bytes:
         return await self.hashes.hash(passwords.check_new(password, email, self.password_rules()))
 
-    def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
+    def _event(self, action: str, about: str | None, origin: Origin, email: str | None) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)
 
 

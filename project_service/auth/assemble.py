@@ -18,12 +18,14 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.challenges import Challenges, ToHook
 from project_service.auth.context import Context
+from project_service.auth.factors import Factors
 from project_service.auth.hooks import Hooks
 from project_service.auth.identities import Identities
 from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import Mail, MailTemplates
+from project_service.auth.passkeys import Passkeys
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
 from project_service.auth.providers import Providers
@@ -60,6 +62,8 @@ class Auth:
     services: tuple[Service, ...]
     accounts: Accounts
     challenges: Challenges
+    factors: Factors
+    passkeys: Passkeys
     throttle: Throttle
     sessions: SessionService
     administration: Administration
@@ -181,6 +185,8 @@ def put_together(
         (upkeep,),
         accounts,
         challenges,
+        Factors(repository, throttle, revoked.add, context),
+        Passkeys(repository, throttle, context),
         throttle,
         sessions,
         administration,
@@ -205,12 +211,11 @@ async def clean(repository: Repository, context: Context) -> None:
     )
     if not is_ours:
         return
-    for user_id in await repository.unused_anonymous_users(
-        now - timedelta(days=context.settings.anonymous_days)
-    ):
+    before = now - timedelta(days=context.settings.anonymous_days)
+    for user_id in await repository.unused_anonymous_users(before):
         event = Event(now, "delete_anonymous_user", actor="service", user_id=user_id)
         try:
-            await repository.delete_user(user_id, event)
+            await repository.delete_user(user_id, event, unused_since=before)
         except ApiError as refusal:
             # Rows of the project's own keep the user, or a trigger of its does.
             if refusal.code not in ("user_in_use", "refused_by_project"):

@@ -56,6 +56,8 @@ TYPES: Mapping[Purpose, str] = {
 # For how long the client that asked for a challenge may exchange an authorization code for a session.
 AUTH_CODE_LIFETIME = timedelta(minutes=5)
 CODE_DIGITS = 6
+# The id of no user.
+_NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 @frozen
@@ -77,6 +79,11 @@ class Asked:
     link: Callable[[str, Purpose], str | None] | None = None
     data: Mapping[str, Any] = {}
     api_url: str = ""
+
+    def taking_over(self) -> Asked:
+        """As ``self``, for whoever answers without having signed up: whoever had done so before, and never confirmed
+        the address, may be somebody else (``Repository.redeem``)."""
+        return evolve(self, data={**self.data, "takes_over": True})
 
 
 @frozen
@@ -273,10 +280,10 @@ class Challenges:
     async def mail_change_again(self, email: Email, origin: Origin, asked: Asked) -> None:
         """Mail another challenge to the new address of a change that waits for its confirmation, if there is one."""
         pending = await self.repository.pending(("email_change",), self.context.now(), email_key=email.key)
-        if pending is not None:
-            user_id, data = pending
-            asked = evolve(asked, data={**data, **asked.data})
-            await self.mail(email, "email_change", origin, asked, user_id=user_id)
+        # Without one it is recorded for nobody, so that it takes the same time.
+        user_id, data = (_NOBODY, {}) if pending is None else pending
+        asked = evolve(asked, data={**data, **asked.data})
+        await self.mail(email, "email_change", origin, asked, user_id=user_id)
 
     async def confirm(self, answer: Answer, origin: Origin) -> None:
         """Use up a challenge that begins nothing. Raises ``invalid_one_time_token``."""

@@ -189,3 +189,67 @@ def hook_refused(status: int, message: str) -> ApiError:
 def hook_failed() -> ApiError:
     """A hook of the project fails, takes too long, or answers what cannot be used; the log says why."""
     return ApiError(500, "hook_failed", "A hook of this project failed.", counted=True)
+
+
+def factor_not_found() -> ApiError:
+    return ApiError(404, "factor_not_found", "There is no such factor.")
+
+
+def factor_name_taken() -> ApiError:
+    return ApiError(422, "factor_name_taken", "The user has a factor of this name already.")
+
+
+def too_many_factors() -> ApiError:
+    return ApiError(
+        422, "too_many_factors", "The user has as many factors as there may be; remove one first."
+    )
+
+
+def factor_challenge_expired() -> ApiError:
+    """The challenge is unknown, used, expired, or of another factor or session; the response does not say which."""
+    return ApiError(
+        422, "factor_challenge_expired", "The challenge is not valid, or no longer valid; ask for a new one."
+    )
+
+
+def factor_verification_failed() -> ApiError:
+    """The code is wrong, or was used before."""
+    return ApiError(422, "factor_verification_failed", "The code is wrong, or has been used already.")
+
+
+def insufficient_aal() -> ApiError:
+    """The user has a further factor, which the session has not been shown by."""
+    return ApiError(
+        403, "insufficient_aal", "This needs the second factor first: verify one, then try again (aal2)."
+    )
+
+
+def passkey_disabled() -> ApiError:
+    return ApiError(404, "passkey_disabled", "Passkeys are switched off here (auth.passkeys).")
+
+
+def passkey_not_found() -> ApiError:
+    return ApiError(404, "passkey_not_found", "There is no such passkey.")
+
+
+def passkey_taken() -> ApiError:
+    return ApiError(422, "passkey_taken", "This passkey is known here already.")
+
+
+def too_many_passkeys() -> ApiError:
+    return ApiError(
+        422, "too_many_passkeys", "The user has as many passkeys as there may be; remove one first."
+    )
+
+
+def passkey_challenge_expired() -> ApiError:
+    """The challenge is unknown, used, expired, or another user's; the response does not say which."""
+    return ApiError(
+        400, "passkey_challenge_expired", "The challenge is not valid, or no longer valid; ask for a new one."
+    )
+
+
+def passkey_verification_failed() -> ApiError:
+    """The passkey is unknown, of another user or origin, or has not signed this challenge; or its counter has not
+    gone up, so there may be a copy of it. The response does not say which."""
+    return ApiError(400, "passkey_verification_failed", "The passkey could not be verified.")

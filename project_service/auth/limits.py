@@ -23,6 +23,7 @@ from project_service.errors import rate_limited
 from project_service.http.head import address_block
 
 HOUR = timedelta(hours=1)
+FACTOR_WINDOW = timedelta(minutes=15)
 # Attempts in progress may turn out not to be failures, so if they use up the limit, the next one asks again so often.
 PAUSE_SECONDS = 0.1
 PAUSES = 50
@@ -89,6 +90,11 @@ class Throttle:
         """A check of a signed-in user's password, counted by session: what others do, at the login or from the
         same address, must not keep them from their own account."""
         return await self._reserve("session", session_id, self._per_email())
+
+    async def reserve_factor(self, factor_id: str) -> Reservation:
+        """An answer by a further factor, counted by the factor: wrong ones do not lock the password."""
+        limit = Limit(self.context.settings.mfa_failures_max, FACTOR_WINDOW)
+        return await self._reserve("factor", factor_id, limit)
 
     async def finish(self, reservation: Reservation, outcome: Outcome, event: Event | None = None) -> None:
         """Store the outcome of an attempt, and record it in the audit as ``event`` if there is one."""

@@ -20,12 +20,17 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
     ByProvider,
+    Credential,
     Email,
     Event,
+    Factor,
+    FactorProof,
+    FactorType,
     Identity,
     Limit,
     Method,
@@ -33,9 +38,12 @@ from project_service.auth.values import (
     NewSession,
     Origin,
     Outcome,
+    OwnFactor,
+    Passkey,
     Profile,
     Proof,
     Purpose,
+    Raised,
     Redeemed,
     Reservation,
     Rotation,
@@ -60,11 +68,15 @@ USER = """u.id::text, coalesce(u.email, ''), u.created_at, u.metadata::text, u.r
 USER_COLUMNS = 9
 ACCOUNT = f"{USER}, u.password_hash, u.disabled_at, u.disabled_until"
 ACCOUNT_COLUMNS = USER_COLUMNS + 3
-# And those of ``_profile``.
+# Those of ``_factor``, from a table called f, and those of ``_profile``.
+FACTOR = """f.id::text, f.user_id::text, f.friendly_name, f.factor_type, f.status = 'verified', f.created_at,
+    f.updated_at"""
 PROFILE = f"""{ACCOUNT},
     (select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at,
         i.created_at, i.updated_at) order by i.created_at, i.provider)::text
         from auth.identities i where i.user_id = u.id),
+    (select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text
+        from auth.mfa_factors f where f.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
     (select max(c.data ->> 'email') from auth.challenges c
         where c.user_id = u.id and c.purpose in ('email_change', 'email_change_current')),
@@ -139,6 +151,9 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 
+# Nothing that was sent to a user, or kept for a client of theirs, is good for anything any more.
+_FORGET = """delete from auth.challenges where (user_id = %(id)s::uuid
+    or user_id is null and purpose = 'pkce' and data ->> 'user' = %(id)s)"""
 # Each statement of a message has a snapshot of its own. So the later ones see all sessions that were started before
 # the first statement locked the user's row.
 _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -149,11 +164,12 @@ _PROVEN = """(%(known_hash)s is null or coalesce(password_hash, '') = %(known_ha
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
-# A new password ends the other sessions, and guesses at the old one do not count any more.
+# A new password ends the other sessions, and guesses at the old one do not count any more. Of what was sent only that
+# stays by which a new user confirms the address: whoever knew the old password may have begun the rest.
 _SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s, updated_at = %(at)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
-delete from auth.challenges where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+{_FORGET} and purpose not in ('confirmation', 'invitation') and {_IS_SET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
@@ -174,9 +190,15 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
+# Somebody anonymous who has had no session for long.
+_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+    and not exists (select from auth.sessions s
+        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
 _DELETE = f"""
-with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
+with u as (
+    delete from auth.users u where id = %(id)s::uuid and {_PROVEN} and (%(before)s is null or {_UNUSED})
+    returning id),
 a as ({RECORD} from u)
 select id::text from u
 """
@@ -263,25 +285,37 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 
 # A challenge for the user of an address or an id, if there is one. An entry of the audit is written for an unknown
 # address too, so that both responses take the time of a commit. Without the lock a user who is being deleted would be
-# seen, and the challenge would violate its foreign key.
+# seen, and the challenge would violate its foreign key; a weaker one could deadlock with a change of address.
+# The hash of a code is bound to its token, since 0.1.0, which has no codes, replaces only the token.
 _ISSUE = f"""
 with u as (
     select *, case when confirmed_at is null then %(purpose)s else %(if_confirmed)s end as due
     from auth.users
     where (%(user)s is null and email_key = %(email_key)s or id = %(user)s::uuid) and disabled_at is null
-    for key share),
+    for no key update),
 t as (
     insert into auth.challenges as known
         (token_hash, user_id, purpose, created_at, expires_at, email_key, code_hash, data)
-    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, %(code_hash)s, %(data)s::jsonb
+    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, sha256(%(digest)s::bytea || %(code_hash)s),
+            %(data)s::jsonb
         from u where due is not null
     on conflict (user_id, purpose) do update set
         token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at,
-        email_key = excluded.email_key, code_hash = excluded.code_hash, data = excluded.data, tries = 0
+        email_key = excluded.email_key, code_hash = excluded.code_hash, tries = 0,
+        data = excluded.data
+            || case when known.data ? 'takes_over' then '{{"takes_over": true}}'::jsonb else '{{}}' end
         where known.created_at <= %(at)s - %(pause)s
+            or known.data ->> 'email_key' is distinct from excluded.data ->> 'email_key'
     returning user_id, purpose),
 a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
 select {USER}, t.purpose from u join t on t.user_id = u.id
+"""
+# Before _ISSUE, for one that takes an account over: so does the challenge that is there, if it is too young to be
+# replaced. Whoever asked for that one may be somebody else.
+_LET_TAKE_OVER = """
+select from auth.users where email_key = %(email_key)s for key share;
+update auth.challenges set data = data || '{"takes_over": true}'
+    where purpose = %(purpose)s and user_id = (select id from auth.users where email_key = %(email_key)s);
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
@@ -302,12 +336,16 @@ _LOCK_OWNERS = f"""
 select from auth.users where id in (select user_id from auth.challenges where {_ANSWERABLE}) order by id
 for no key update
 """
+# An address is a key: whoever issues a challenge meanwhile, or refers to the user, has to end before it changes.
+_LOCK_CHANGING = _LOCK_OWNERS.replace("no key update", "update")
 # Uses a challenge up; of two answers at once only one gets it, because they wait for the user's row. A wrong code
 # counts as a try of each that it could have been for.
 _ANSWER = f"""
 with asked as (select * from auth.challenges where {_ANSWERABLE}),
 met as (
-    select token_hash from asked where %(digest)s is not null or code_hash = any(%(code_hashes)s)
+    select token_hash from asked
+    where %(digest)s is not null
+        or code_hash in (select sha256(token_hash || h) from unnest(%(code_hashes)s::bytea[]) h)
     order by array_position(%(purposes)s, purpose) limit 1),
 answered as (
     delete from auth.challenges where token_hash in (select token_hash from met)
@@ -328,16 +366,10 @@ a as (insert into auth.audit (at, actor, user_id, email, action, result, address
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
 """
-# A challenge that is nobody's yet.
-_KEEP = """
-insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
-"""
-_TAKE = """
-delete from auth.challenges
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
-    and coalesce(data ->> 'browser', '') = %(browser)s
-returning data::text
+_LOCK_EXCHANGER = """
+select from auth.users where id = (
+    select (data ->> 'user')::uuid from auth.challenges where token_hash = %(digest)s and purpose = 'pkce')
+for no key update
 """
 _EXCHANGE = """
 with known as (
@@ -348,22 +380,24 @@ taken as (
         select token_hash from known where data ->> 'code_challenge' = any(%(challenges)s)) returning data)
 select (select data::text from taken) from known
 """
-# One of two addresses has confirmed a change of address. No row: the other's confirmation has expired.
+# One of two addresses has confirmed a change to a new one, and not to any other.
 _CONFIRM_HALF = """
 update auth.challenges set data = data || '{"half": true}'
-where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s returning 1
+where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s and data ->> 'email_key' = %(email_key)s
 """
 # What was sent to the address before is good for nothing any more.
 _CHANGE_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = %(at)s,
         updated_at = %(at)s
     where id = %(id)s::uuid returning *)
 select {USER} from u
 """
+# The user is locked first, as everywhere else, so that a challenge that is issued meanwhile is seen.
 _SET_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+select from auth.users where id = %(id)s::uuid for update;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = null,
         updated_at = %(at)s
@@ -371,18 +405,184 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
-# A new password by e-mail ends all sessions and other challenges; whoever reads the e-mail owns the address.
+# Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
+# lets them in, or keeps its owner out.
+_VOID_UNPROVEN = f"""
+update auth.users set password_hash = null where id = %(id)s::uuid;
+update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
+    where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
+{_FORGET}
+"""
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
+_VOID = f"""
+{_VOID_UNPROVEN};
+insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
+    values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
+"""
+# A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
+    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
 """
 
+
+# Further factors. The user's row is locked first, so that what ends by one change is seen by the next.
+
+# The columns of ``_credential``, from a table called c.
+CREDENTIAL = "c.credential_id, c.public_key, c.sign_count, c.aaguid::text, c.transports, c.backed_up"
+# A counter that has not gone up may be that of a copy. Devices that do not count say 0 always.
+_GOES_UP = "(sign_count < %(count)s or sign_count = 0 and %(count)s = 0)"
+_COUNTED = "sign_count = %(count)s, last_used_at = %(at)s, updated_at = %(at)s"
+_LOCK_ACTIVE = "select 1 from auth.users where id = %(user)s::uuid and disabled_at is null for no key update"
+# Whoever has begun to enrol a factor and has not gone on enrols it anew.
+_ENROL = f"""
+delete from auth.mfa_factors
+    where user_id = %(user)s::uuid and status = 'unverified' and created_at <= %(stale)s;
+with f as (
+    insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, created_at, updated_at)
+    select %(factor)s::uuid, %(user)s::uuid, %(name)s, %(type)s, %(at)s, %(at)s
+    where (select count(*) from auth.mfa_factors where user_id = %(user)s::uuid) < %(maximum)s
+        or exists (select from auth.mfa_factors where user_id = %(user)s::uuid and friendly_name = %(name)s)
+    on conflict (user_id, friendly_name) do nothing
+    returning id),
+s as (insert into auth.totp_secrets (factor_id, secret) select id, %(secret)s from f where %(secret)s is not null),
+a as ({RECORD} from f)
+select (select count(*) from f),
+    exists (select from auth.mfa_factors where user_id = %(user)s::uuid and friendly_name = %(name)s)
+"""
+_OWN_FACTOR = "f.id = %(factor)s::uuid and f.user_id = %(user)s::uuid"
+_FIND_FACTOR = f"""
+select f.factor_type, f.status = 'verified', t.secret, {CREDENTIAL} from auth.mfa_factors f
+left join auth.totp_secrets t on t.factor_id = f.id
+left join auth.webauthn_credentials c on c.factor_id = f.id
+where {_OWN_FACTOR}
+"""
+_CHALLENGE_FACTOR = f"""
+with f as (
+    update auth.mfa_factors f set last_challenged_at = %(at)s where {_OWN_FACTOR} returning f.factor_type),
+c as (
+    insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+    select %(digest)s, 'factor', %(at)s, %(expires)s, %(data)s::jsonb from f)
+select factor_type from f
+"""
+_MEET_CHALLENGE = """
+delete from auth.challenges
+where token_hash = %(challenge)s and purpose = 'factor' and expires_at > %(at)s
+    and data ->> 'factor' = %(factor)s and data ->> 'session' = %(session)s
+returning 1
+"""
+# Of two at once with the code of one time step the second finds it used.
+_USE_STEP = """
+update auth.totp_secrets set used_step = %(step)s where factor_id = %(factor)s::uuid and used_step < %(step)s
+returning 1
+"""
+_USE_RECOVERY_CODE = """
+delete from auth.recovery_codes where user_id = %(user)s::uuid and digest = %(recovery)s
+    and exists (select from auth.mfa_factors f where f.id = %(factor)s::uuid and f.status = 'verified')
+returning 1
+"""
+_USE_CREDENTIAL = f"""
+update auth.webauthn_credentials set {_COUNTED} where factor_id = %(factor)s::uuid and {_GOES_UP} returning 1
+"""
+_ADD_CREDENTIAL = """
+insert into auth.webauthn_credentials (id, user_id, factor_id, credential_id, public_key, sign_count, aaguid,
+    transports, backed_up, friendly_name, created_at, updated_at)
+values (%(key)s::uuid, %(user)s::uuid, %(factor)s::uuid, %(credential)s, %(public_key)s, %(count)s, %(aaguid)s::uuid,
+    %(transports)s::text[], %(backed_up)s, %(name)s, %(at)s, %(at)s)
+on conflict do nothing returning 1
+"""
+_VERIFY_FACTOR = f"""
+update auth.mfa_factors f set status = 'verified', updated_at = %(at)s where {_OWN_FACTOR} returning 1
+"""
+# The session goes on with another refresh token, which is not derived from the one before: whoever has that one has
+# not shown the factor.
+_RAISE_SESSION = """
+update auth.sessions set factor = %(method)s, factor_at = %(at)s, factor_id = %(factor)s::uuid,
+    previous_hash = current_hash, current_hash = %(digest)s, salt = null, rotated_at = %(at)s, refreshed_at = %(at)s,
+    expires_at = %(expires)s, access_expires_at = greatest(access_expires_at, %(access_expires)s),
+    address = %(address)s
+where id = %(session)s::uuid and user_id = %(user)s::uuid and ended_at is null and expires_at > %(at)s
+returning created_at, method, factor, factor_at
+"""
+_ADD_TO_REFRESH = """
+insert into auth.refresh_tokens (token_hash, session_id, issued_at) values (%(digest)s, %(session)s::uuid, %(at)s)
+"""
+# Sessions that were begun without the factor end, and so does what was not enrolled to its end.
+_END_LESSER = f"""
+delete from auth.mfa_factors where user_id = %(user)s::uuid and status = 'unverified' and factor_type = (
+    select factor_type from auth.mfa_factors where id = %(factor)s::uuid);
+with ended as (
+    update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
+    where user_id = %(user)s::uuid and ended_at is null and factor is null
+    returning id, access_expires_at),
+a as ({RECORD})
+select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
+"""
+_DELETE_FACTORS = f"""
+with f as (
+    delete from auth.mfa_factors where user_id = %(user)s::uuid and (%(factor)s is null or id = %(factor)s::uuid)
+    returning id),
+a as ({RECORD} where exists (select from f))
+select count(*) from f
+"""
+_REPLACE_RECOVERY_CODES = f"""
+delete from auth.recovery_codes where user_id = %(user)s::uuid;
+insert into auth.recovery_codes (user_id, digest, created_at)
+    select %(user)s::uuid, digest, %(at)s from unnest(%(digests)s::bytea[]) digest;
+{RECORD}
+"""
+_NEEDS_FACTOR = """
+select 1 where exists (select from auth.mfa_factors where user_id = %(user)s::uuid and status = 'verified')
+    and not exists (select from auth.sessions
+        where id = %(session)s::uuid and user_id = %(user)s::uuid and ended_at is null and factor is not null)
+"""
+# Passkeys: what their users sign in with.
+PASSKEY = f"c.id::text, c.user_id::text, c.friendly_name, c.created_at, c.last_used_at, {CREDENTIAL}"
+_OF_SIGN_IN = "auth.webauthn_credentials c where c.factor_id is null"
+_PASSKEYS = f"select {PASSKEY} from {_OF_SIGN_IN} and c.user_id = %(user)s::uuid order by c.created_at, c.id"
+_FIND_PASSKEY = f"select {PASSKEY} from {_OF_SIGN_IN} and c.credential_id = %(credential)s"
+_OWN_PASSKEY = "id = %(key)s::uuid and user_id = %(user)s::uuid and factor_id is null"
+_RENAME_PASSKEY = f"""
+with c as (
+    update auth.webauthn_credentials set friendly_name = %(name)s, updated_at = %(at)s where {_OWN_PASSKEY}
+    returning *),
+a as ({RECORD} from c)
+select {PASSKEY} from c
+"""
+_DELETE_PASSKEY = f"""
+with c as (delete from auth.webauthn_credentials where {_OWN_PASSKEY} returning id),
+a as ({RECORD} from c)
+select 1 from c
+"""
+_USE_PASSKEY = f"""
+update auth.webauthn_credentials set {_COUNTED} where {_OWN_PASSKEY} and {_GOES_UP} returning 1
+"""
+# Challenges that are nobody's until they are answered.
+_KEEP_CHALLENGE = """
+insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_TAKE_CHALLENGE = """
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
+returning data::text
+"""
+_FACTORS = (
+    f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
+)
 
 # Identities: accounts with providers. Users' rows are locked first, so that of two changes at once one waits.
 
@@ -408,13 +608,10 @@ _USE_IDENTITY = f"""
 update auth.identities set identity_data = %(data)s::jsonb, last_sign_in_at = %(at)s, updated_at = %(at)s
 where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
 """
-# A provider has shown whose the address is. Whoever had signed up with it before had not, so nothing of theirs may
-# stay that lets them in.
+# By a provider.
 _TAKE_OVER = f"""
-update auth.users set password_hash = null, confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
-update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
-    where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.challenges where user_id = %(id)s::uuid or purpose = 'pkce' and data ->> 'user' = %(id)s;
+{_VOID_UNPROVEN};
+update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
 """
 # Somebody anonymous is not any more with a way in; whoever has no address gets one that the provider has checked.
@@ -438,13 +635,7 @@ _TRIES = 3
 # What has expired.
 
 # Some, and not always the same ones, since rows of the project's own may keep them.
-_UNUSED_ANONYMOUS = """
-select id::text from auth.users u
-where is_anonymous and coalesce(last_login_at, created_at) < %(before)s
-    and not exists (select from auth.sessions s
-        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)
-order by random() limit 100
-"""
+_UNUSED_ANONYMOUS = f"select id::text from auth.users u where {_UNUSED} order by random() limit 100"
 # One worker at a time; the lock goes with the transaction.
 _LOCK = "select pg_try_advisory_xact_lock(%(lock)s)"
 # How many rows are removed at a time, so that no statement runs long, however much there is to remove.
@@ -616,10 +807,18 @@ class Repository:
         sql = _DISABLE if disabled else _ENABLE
         return _account(await self._row(sql, id=user_id, keep=None, until=until, **_event_params(event)))
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
+        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``; or if it
+        is none of ``unused_anonymous_users`` any more, where ``unused_since`` says since when. Raises
         ``user_in_use`` if rows of the project's own tables refer to the user."""
-        params = _proof_params(proof) | _event_params(event)
+        params = _proof_params(proof) | _event_params(event) | {"before": unused_since}
         try:
             return await self._changed("delete", _DELETE, id=user_id, **params) is not None
         except (ForeignKeyViolation, RestrictViolation, NotNullViolation):
@@ -778,11 +977,14 @@ class Repository:
     ) -> tuple[User, Purpose] | None:
         """Store a challenge, in place of an older one of its purpose; whose it is, and its purpose. None if there is
         nobody to send it to: no such user, a disabled one, one who does not get this, or whose last one is younger
-        than ``pause``.
+        than ``pause``. Of a change to another address than the last one there is no pause.
+
+        If it takes over (``takes_over`` in its data) all do that replace it, and so does the one that it is too early
+        to replace.
         """
         email = challenge.email
         row = await self._row(
-            _ISSUE,
+            _LET_TAKE_OVER + _ISSUE if "takes_over" in challenge.data else _ISSUE,
             purpose=challenge.purpose,
             if_confirmed=challenge.if_confirmed,
             user=challenge.user_id,
@@ -821,41 +1023,49 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = await _locked(transaction, answered[1])
+            owner = (await _locked(transaction, answered[1])).user
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
 
-        return await self.database.transaction(reset)
+        return await self._pool_for("update").transaction(reset)
 
     async def redeem(
         self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
     ) -> Redeemed | None:
-        """Use up a challenge. None if the answer is wrong, which counts as a try if it is a code.
+        """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. Then ``session`` starts, if there is one;
-        or, if the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if
-        there is one.
+        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
+        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
+        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
+        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
+        one.
         """
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
             if answered is None:
+                if answer.digest is None:
+                    # For an address that nothing was sent to, too, so that both take the time of a commit.
+                    wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                    await transaction.query(RECORD, _event_params(wrong))
                 return None
             purpose, user_id, data = answered
+            owner = await _locked(transaction, user_id)
+            if owner.disabled_at is not None:
+                return None
+            own = {"id": user_id, "at": event.at}
             if purpose in OF_CHANGE:
+                new = {**own, "email": data["email"], "email_key": data["email_key"]}
                 if data.get("both") and not data.get("half"):
-                    other = {"id": user_id, "other": OF_CHANGE[purpose], "now": event.at}
-                    await transaction.query(_CONFIRM_HALF, other)
-                    return Redeemed(purpose, await _locked(transaction, user_id), data, half=True)
-                change = {
-                    "id": user_id,
-                    "email": data["email"],
-                    "email_key": data["email_key"],
-                    "at": event.at,
-                }
-                await transaction.query(_CHANGE_EMAIL, change)
+                    await transaction.query(
+                        _CONFIRM_HALF, {**new, "other": OF_CHANGE[purpose], "now": event.at}
+                    )
+                    return Redeemed(purpose, owner.user, data, half=True)
+                await transaction.query(_CHANGE_EMAIL, new)
+            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+                await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
             action = ANSWERED[purpose][1]
@@ -895,6 +1105,7 @@ class Repository:
 
         async def exchanged(transaction: Transaction) -> Redeemed | None:
             params = {"digest": digest, "challenges": list(challenges), "now": event.at}
+            await transaction.query(_LOCK_EXCHANGER, params)
             row = _first(await transaction.query(_EXCHANGE, params))
             if row is None:
                 return None
@@ -905,30 +1116,223 @@ class Repository:
             user = await _entered(transaction, data["user"], started, event, proven=False)
             return None if user is None else Redeemed("pkce", user, data, started)
 
-        return await self.database.transaction(exchanged)
+        return await self._pool_for("update").transaction(exchanged)
 
-    # Identities.
+    # Further factors.
 
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    async def enrol_factor(
+        self, factor: Factor, secret: bytes | None, stale: datetime, maximum: int, event: Event
     ) -> None:
-        """Store a challenge that is nobody's yet."""
+        """Store a factor that is not verified yet, with the secret of its codes if it has one; those that were
+        enrolled until ``stale`` and never verified are deleted. Raises ``factor_name_taken``,
+        ``too_many_factors`` (the user has ``maximum``) and ``session_revoked`` (the user is gone or disabled)."""
         params = {
-            "purpose": purpose,
-            "digest": digest,
-            "data": _jsonb(data),
-            "at": now,
-            "expires": expires_at,
+            "user": factor.user_id,
+            "factor": factor.id,
+            "name": factor.name,
+            "type": factor.type,
+            "secret": secret,
+            "stale": stale,
+            "maximum": maximum,
+            **_event_params(event),
         }
-        await self.database.query(_KEEP, params)
 
-    async def take(
+        async def enrolled(transaction: Transaction) -> Row | None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            return _first(await transaction.query(_ENROL, params))
+
+        row = await self.database.transaction(enrolled)
+        assert row is not None
+        added, name_taken = row
+        if not added:
+            raise errors.factor_name_taken() if name_taken else errors.too_many_factors()
+
+    async def find_factor(self, user_id: str, factor_id: str) -> OwnFactor | None:
+        row = await self._row(_FIND_FACTOR, user=user_id, factor=factor_id)
+        if row is None:
+            return None
+        kind, is_verified, secret, *credential = row
+        return OwnFactor(
+            kind, is_verified, None if secret is None else bytes(secret), _credential(tuple(credential))
+        )
+
+    async def challenge_factor(
+        self,
+        user_id: str,
+        session_id: str,
+        factor_id: str,
+        digest: bytes,
+        at: datetime,
+        expires_at: datetime,
+        data: Mapping[str, Any] = {},
+    ) -> FactorType | None:
+        """Store the digest of a challenge, which the session can answer by the factor, with ``data``; the type of the
+        factor. None if there is no such factor."""
+        row = await self._row(
+            _CHALLENGE_FACTOR,
+            user=user_id,
+            session=session_id,
+            factor=factor_id,
+            digest=digest,
+            at=at,
+            expires=expires_at,
+            data=_jsonb({**data, "factor": factor_id, "session": session_id}),
+        )
+        return None if row is None else row[0]
+
+    async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
+        """Use up the challenge and the code of ``proof``: the factor is verified, the session goes on as shown by it,
+        with the refresh token and times of ``renewed``, and the user's sessions that are shown by none end. So do
+        other factors of its type that were never verified.
+
+        Raises ``session_revoked`` if the session has ended, ``factor_challenge_expired``,
+        ``factor_verification_failed`` (a code that was used), ``passkey_verification_failed`` (a counter that has not
+        gone up), ``passkey_taken`` and ``factor_not_found``; then nothing is changed.
+        """
+        params = {
+            "user": proof.user_id,
+            "session": proof.session_id,
+            "factor": proof.factor_id,
+            "challenge": proof.challenge,
+            "step": proof.step,
+            "recovery": proof.recovery,
+            "method": proof.method,
+            **_credential_params(proof.factor_id, "", proof.credential),
+            "digest": renewed.digest,
+            "expires": renewed.expires_at,
+            "access_expires": renewed.access_expires_at,
+            **_event_params(event),
+        }
+
+        async def proven(transaction: Transaction) -> Raised:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            if not await transaction.query(_MEET_CHALLENGE, params):
+                raise errors.factor_challenge_expired()
+            await _use_proof(transaction, proof, params)
+            if not await transaction.query(_VERIFY_FACTOR, params):
+                raise errors.factor_not_found()
+            began = _first(await transaction.query(_RAISE_SESSION, params))
+            if began is None:
+                raise session_revoked()
+            await transaction.query(_ADD_TO_REFRESH, params)
+            ended = await transaction.query(_END_LESSER, params)
+            user = (await _locked(transaction, proof.user_id)).user
+            return Raised(user, SignIn(*began), [(row[0], row[1]) for row in ended])
+
+        return await self.database.transaction(proven)
+
+    async def delete_factors(self, user_id: str, event: Event, factor_id: str | None = None) -> int:
+        """Delete the user's factors, or only that of ``factor_id``: how many there were. Sessions that were shown by
+        it are not any more."""
+        params = {"user": user_id, "factor": factor_id, **_event_params(event)}
+
+        async def deleted(transaction: Transaction) -> Row | None:
+            await transaction.query(_LOCK_ACTIVE, params)
+            return _first(await transaction.query(_DELETE_FACTORS, params))
+
+        row = await self.database.transaction(deleted)
+        return 0 if row is None else row[0]
+
+    async def replace_recovery_codes(self, user_id: str, digests: list[bytes], event: Event) -> None:
+        """Store the digests of the user's recovery codes, in place of all that there were."""
+        params = {"user": user_id, "digests": digests, **_event_params(event)}
+
+        async def replaced(transaction: Transaction) -> None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            await transaction.query(_REPLACE_RECOVERY_CODES, params)
+
+        await self.database.transaction(replaced)
+
+    async def needs_factor(self, user_id: str, session_id: str) -> bool:
+        """Whether the user has a factor that counts, and the session has been shown by none."""
+        return await self._row(_NEEDS_FACTOR, user=user_id, session=session_id) is not None
+
+    async def all_factors(self) -> list[Factor]:
+        """The factors of all users."""
+        row = await self._row(_FACTORS)
+        return [] if row is None else [_factor(one) for one in json.loads(row[0] or "[]")]
+
+    # Passkeys.
+
+    async def passkeys(self, user_id: str) -> list[Passkey]:
+        """What the user signs in with, the oldest first."""
+        rows = await self.database.query(_PASSKEYS, {"user": user_id})
+        return [_passkey(row) for row in rows]
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None:
+        row = await self._row(_FIND_PASSKEY, credential=credential_id)
+        return None if row is None else _passkey(row)
+
+    async def add_passkey(self, passkey: Passkey, maximum: int, event: Event) -> None:
+        """Raises ``passkey_taken``, ``too_many_passkeys`` (the user has ``maximum``) and ``session_revoked`` (the
+        user is gone or disabled)."""
+        params = {
+            "user": passkey.user_id,
+            "factor": None,
+            **_credential_params(passkey.id, passkey.name, passkey.credential),
+            **_event_params(event),
+        }
+
+        async def added(transaction: Transaction) -> None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            if len(await transaction.query(_PASSKEYS, params)) >= maximum:
+                raise errors.too_many_passkeys()
+            if not await transaction.query(_ADD_CREDENTIAL, params):
+                raise errors.passkey_taken()
+            await transaction.query(RECORD, params)
+
+        await self.database.transaction(added)
+
+    async def rename_passkey(self, user_id: str, passkey_id: str, name: str, event: Event) -> Passkey | None:
+        """The passkey with its new name; None if the user has no such passkey."""
+        params = {"user": user_id, "key": passkey_id, "name": name, **_event_params(event)}
+        row = await self._row(_RENAME_PASSKEY, **params)
+        return None if row is None else _passkey(row)
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, event: Event) -> bool:
+        params = {"user": user_id, "key": passkey_id, **_event_params(event)}
+        return await self._row(_DELETE_PASSKEY, **params) is not None
+
+    async def begin_by_passkey(self, passkey: Passkey, session: NewSession, event: Event) -> User | None:
+        """Start a session by a passkey, which has signed with the counter that it has in ``passkey``. None if the
+        user is gone or disabled; raises ``passkey_verification_failed`` if the passkey is gone, or its counter has
+        not gone up."""
+        params = {
+            "user": passkey.user_id,
+            "key": passkey.id,
+            "count": passkey.credential.sign_count,
+            "at": event.at,
+        }
+
+        async def begun(transaction: Transaction) -> User | None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                return None
+            if not await transaction.query(_USE_PASSKEY, params):
+                raise errors.passkey_verification_failed()
+            return await _entered(transaction, passkey.user_id, session, event, proven=False)
+
+        return await self.database.transaction(begun)
+
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
+    ) -> None:
+        """Store a challenge that is nobody's until it is answered."""
+        params = {"purpose": purpose, "digest": digest, "at": at, "expires": expires_at}
+        await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
+
+    async def take_challenge(
         self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
-        then it stays."""
-        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
+        """Use up a challenge of ``keep_challenge``: its data. None if there is none, or its member ``browser`` is
+        another; then it stays."""
+        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now, browser=browser)
         return None if row is None else json.loads(row[0])
+
+    # Identities.
 
     async def enter(
         self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
@@ -1086,15 +1490,31 @@ async def _answered(
         "user": answer.user_id,
         "now": now,
     }
-    await transaction.query(_LOCK_OWNERS, params)
+    changes = not OF_CHANGE.keys().isdisjoint(answer.purposes)
+    await transaction.query(_LOCK_CHANGING if changes else _LOCK_OWNERS, params)
     row = _first(await transaction.query(_ANSWER, params))
     return None if row is None else (row[0], row[1], json.loads(row[2]))
 
 
-async def _locked(transaction: Transaction, user_id: str) -> User:
-    user = _user(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
-    assert user is not None
-    return user
+async def _use_proof(transaction: Transaction, proof: FactorProof, params: dict[str, Any]) -> None:
+    """Use up a code, or take over the credential as it is after a signature; the first is kept."""
+    if proof.credential is None:
+        used = _USE_STEP if proof.recovery is None else _USE_RECOVERY_CODE
+        if not await transaction.query(used, params):
+            raise errors.factor_verification_failed()
+        return
+    known = await transaction.query(_FIND_FACTOR, params)
+    if known and _credential(known[0][3:]) is None:
+        if not await transaction.query(_ADD_CREDENTIAL, params):
+            raise errors.passkey_taken()
+    elif not await transaction.query(_USE_CREDENTIAL, params):
+        raise errors.passkey_verification_failed()
+
+
+async def _locked(transaction: Transaction, user_id: str) -> Account:
+    account = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+    assert account is not None
+    return account
 
 
 async def _entered(
@@ -1136,7 +1556,7 @@ async def _keep_for_client(
 ) -> None:
     """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
     params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
-    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+    await transaction.query(_KEEP_CHALLENGE, {**params, "data": _jsonb({**data, **code.data}), "at": now})
 
 
 async def _account_by_provider(
@@ -1225,10 +1645,11 @@ def _profile(row: Row | None) -> Profile | None:
     account = _account(row)
     if row is None or account is None:
         return None
-    identities, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
+    identities, factors, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
     return Profile(
         account,
         tuple(_identity(one) for one in json.loads(identities or "[]")),
+        tuple(_factor(one) for one in json.loads(factors or "[]")),
         {purpose: datetime.fromisoformat(at) for purpose, at in json.loads(sent or "{}").items()},
         new_email or "",
         invited_at,
@@ -1239,6 +1660,43 @@ def _identity(values: list[Any]) -> Identity:
     *texts, last, created, updated = values
     moments = (None if at is None else datetime.fromisoformat(at) for at in (last, created, updated))
     return Identity(*texts, *moments)
+
+
+def _factor(values: list[Any]) -> Factor:
+    """The factor in the columns ``FACTOR``, in JSON."""
+    factor_id, user_id, name, kind, is_verified, *times = values
+    created, updated = map(datetime.fromisoformat, times)
+    return Factor(factor_id, user_id, name, kind, is_verified, created, updated)
+
+
+def _credential(row: Row) -> Credential | None:
+    """The credential in the columns ``CREDENTIAL``, or None if they are empty."""
+    if row[0] is None:
+        return None
+    key, public_key, count, aaguid, transports, backed_up = row
+    return Credential(bytes(key), bytes(public_key), count, aaguid, tuple(transports), backed_up)
+
+
+def _passkey(row: Row) -> Passkey:
+    """The passkey in the columns ``PASSKEY``."""
+    passkey_id, user_id, name, created_at, last_used_at, *columns = row
+    credential = _credential(tuple(columns))
+    assert credential is not None
+    return Passkey(passkey_id, user_id, name, credential, created_at, last_used_at)
+
+
+def _credential_params(key: str, name: str, credential: Credential | None) -> dict[str, Any]:
+    """The parameters of ``_ADD_CREDENTIAL``, besides whose it is."""
+    return {
+        "key": key,
+        "name": name,
+        "credential": credential and credential.id,
+        "public_key": credential and credential.public_key,
+        "count": credential and credential.sign_count,
+        "aaguid": credential and credential.aaguid,
+        "transports": credential and list(credential.transports),
+        "backed_up": credential and credential.is_backed_up,
+    }
 
 
 def _jsonb(value: Mapping[str, Any]) -> str:

@@ -407,8 +407,8 @@ class AuthRoutes:
         _answer("The user as it is now", exactly(user=USER)),
         body=UserChanges,
         changes=True,
-        errors=(*_GUESSED, _WEAK),
-        details="A new password needs current_password.",
+        errors=(*_GUESSED, _WEAK, errors.insufficient_aal()),
+        details="A new password needs current_password, and a second factor if the user has one.",
     )
     async def change_user(self, request: Request) -> Reply:
         caller = signed_in(request)
@@ -426,7 +426,7 @@ class AuthRoutes:
         NOTHING,
         body=UserDeletion,
         changes=True,
-        errors=(*_GUESSED, errors.user_in_use()),
+        errors=(*_GUESSED, errors.user_in_use(), errors.insufficient_aal()),
     )
     async def delete_user(self, request: Request) -> Reply:
         caller = signed_in(request)

@@ -40,7 +40,9 @@ MailName = Literal[
 ]
 # What a challenge is for. A change of address is confirmed from the new address, and from the current one too.
 # "oauth" is the state of a sign-in by a provider, and "link" what begins to add an identity.
-Purpose = MailName | Literal["email_change_current", "pkce", "oauth", "link"]
+Purpose = (
+    MailName | Literal["email_change_current", "pkce", "factor", "passkey", "passkey_new", "oauth", "link"]
+)
 # How somebody signed in, as the claim ``amr`` names it: "otp" is a code, or a token that confirms an address.
 Method = Literal[
     "password",
@@ -68,6 +70,10 @@ OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
     "email_change_current": "email_change",
 }
+# Whoever answers one of these, where nobody has confirmed the address, is the first to show whose it is: who signed
+# up with it before may be somebody else. A confirmation is that of the sign-up itself, unless its data has
+# ``takes_over``.
+TAKING_OVER: frozenset[Purpose] = frozenset({"magic_link", "recovery", "invitation"})
 # Wrong codes after which a challenge cannot be answered by a code any more.
 MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
@@ -238,12 +244,81 @@ class Identity:
     updated_at: datetime
 
 
+FactorType = Literal["totp", "webauthn"]
+
+
+@frozen
+class Factor:
+    """What besides the way in shows who a user is. It counts once it ``is_verified``."""
+
+    id: str
+    user_id: str
+    name: str
+    type: FactorType
+    is_verified: bool
+    created_at: datetime
+    updated_at: datetime
+
+    def view(self) -> dict[str, Any]:
+        """What clients and operators see of it."""
+        return {
+            "id": self.id,
+            **({"friendly_name": self.name} if self.name else {}),
+            "factor_type": self.type,
+            "status": "verified" if self.is_verified else "unverified",
+            "created_at": timestamp(self.created_at),
+            "updated_at": timestamp(self.updated_at),
+        }
+
+
+@frozen
+class Credential:
+    """A key pair of a device of the user's (WebAuthn): what is known of it here. ``sign_count`` is how often it has
+    signed, as the device says; 0 if it does not count."""
+
+    id: bytes = field(repr=False)
+    public_key: bytes = field(repr=False)
+    sign_count: int = 0
+    aaguid: str | None = None
+    transports: tuple[str, ...] = ()
+    is_backed_up: bool = False
+
+
+@frozen
+class Passkey:
+    """A credential that its user signs in with."""
+
+    id: str
+    user_id: str
+    name: str
+    credential: Credential
+    created_at: datetime
+    last_used_at: datetime | None = None
+
+    def view(self) -> dict[str, Any]:
+        last = {} if self.last_used_at is None else {"last_used_at": timestamp(self.last_used_at)}
+        created = timestamp(self.created_at)
+        return {"id": self.id, "friendly_name": self.name, "created_at": created, **last}
+
+
+@frozen
+class OwnFactor:
+    """A factor as its verification needs it: the secret of its codes, or its credential once it has one."""
+
+    type: FactorType
+    is_verified: bool
+    secret: bytes | None = field(repr=False, default=None)
+    credential: Credential | None = None
+
+
 @frozen
 class Profile:
-    """An account with the user's ways in. ``sent`` says when something was mailed that can still be answered."""
+    """An account with the user's ways in and further factors. ``sent`` says when something was mailed that can still
+    be answered."""
 
     account: Account
     identities: tuple[Identity, ...] = ()
+    factors: tuple[Factor, ...] = ()
     sent: Mapping[str, datetime] = field(factory=dict)
     new_email: str = ""
     invited_at: datetime | None = None
@@ -430,6 +505,32 @@ class Redeemed:
     data: Mapping[str, Any]
     session: NewSession | None = None
     half: bool = False
+
+
+@frozen
+class FactorProof:
+    """What shows that a user has the factor of ``factor_id``, besides the answer to the challenge of ``challenge``:
+    the code of a time step, or a recovery code of the digest ``recovery``; or a signature by ``credential``, as it is
+    then."""
+
+    user_id: str
+    session_id: str
+    factor_id: str
+    challenge: bytes = field(repr=False)
+    method: Method
+    step: int | None = None
+    recovery: bytes | None = field(repr=False, default=None)
+    credential: Credential | None = None
+
+
+@frozen
+class Raised:
+    """A session whose user was recognised by a further factor. ``ended`` are the user's other sessions that ended,
+    each with the Unix time until which access tokens of it may be valid."""
+
+    user: User
+    began: SignIn
+    ended: list[tuple[str, float]]
 
 
 @frozen

@@ -161,6 +161,8 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
         yield "e-mail templates", partial(_mail_templates, project)
+    if settings.smtp.host is not None and settings.server.client_paths:
+        yield "links of e-mails", partial(_mail_links, settings, faulty)
     if not any(name.startswith("images.") for name in faulty):
         yield "pictures", partial(_pictures, project)
     if database and settings.schemas_of_service_role():
@@ -347,6 +349,19 @@ async def _mail_templates(project: Project) -> str:
     languages = sorted({language for name in NAMES for language in templates.languages(name)})
     folder = project.settings.smtp.templates_dir
     return f"{', '.join(languages)} ({'built in' if folder is None else folder})"
+
+
+async def _mail_links(settings: Settings, faulty: set[str]) -> str:
+    """Whether links that clients of the Supabase family have mailed lead to the application."""
+    missing = []
+    if settings.server.public_url is None and "server.public_url" not in faulty:
+        missing.append("server.public_url is not set, so e-mails have codes, but no links")
+    if settings.auth.site_url is None and "auth.site_url" not in faulty:
+        others = "whose redirectTo is not in auth.redirect_urls " if settings.auth.redirect_urls else ""
+        missing.append(f"auth.site_url is not set, so links {others}sign nobody in")
+    if missing:
+        raise Doubtful("\n  ".join(missing))
+    return f"lead to {settings.auth.site_url}"
 
 
 @frozen

@@ -1,8 +1,10 @@
-"""``project-service user``: create, import, set password, list, disable, enable, unlock, delete, end sessions."""
+"""``project-service user``: create, import, set password, list, disable, enable, unlock, delete, end sessions, reset
+second factors."""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -22,6 +24,7 @@ from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
 _USER = click.argument("user", metavar="EMAIL_OR_ID")
+_FOR_GOOD = datetime.max.replace(tzinfo=UTC)
 
 
 @click.group()
@@ -54,11 +57,14 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
     """Create the users in FILE (default: standard input), one JSON object on each line.
 
     Its members are columns of auth.users in a Supabase project: id, email, encrypted_password (bcrypt), created_at,
-    email_confirmed_at, last_sign_in_at, banned_until, raw_user_meta_data, raw_app_meta_data; and identities, a list
-    of rows of auth.identities, of which that of the e-mail address is left out, since it comes by itself. Others are
-    ignored. So this makes the file, without identities:
+    email_confirmed_at, last_sign_in_at, banned_until, is_anonymous, raw_user_meta_data, raw_app_meta_data; and
+    identities, a list of rows of auth.identities, of which that of the e-mail address is left out, since it comes by
+    itself. Others are ignored. So this makes the file, without identities:
 
       psql $OLD_DB -Atc 'select to_json(u) from auth.users u'
+
+    Users without an address are anonymous (is_anonymous), or have an identity. Nobody can sign in as somebody
+    anonymous any more; auth.anonymous_days count from now for them.
 
     The command may be repeated: a user whose id is there stays as they are. Exit code 1 if somebody could not be
     imported; the others are.
@@ -89,7 +95,8 @@ with new as (
     on conflict (provider, provider_id) do nothing
 )
 update auth.users u set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
-    last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s)
+    last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s),
+    disabled_until = case when disabled_at is null then %(disabled_until)s else disabled_until end
 from new where u.id = new.id
 """
 
@@ -121,27 +128,37 @@ class _Import:
         user_id = imported_id("id", given.get("id"))
         now = self.users.now()
         banned, deleted = (_moment(given, name) for name in ("banned_until", "deleted_at"))
+        is_disabled = deleted is not None or (banned is not None and banned > now)
+        email = given.get("email") or None
+        is_anonymous = email is None and given.get("is_anonymous") is True
         times = {
             "created_at": _moment(given, "created_at"),
             "confirmed_at": _moment(given, "email_confirmed_at"),
-            "last_login_at": _moment(given, "last_sign_in_at"),
-            "disabled_at": now if deleted is not None or (banned is not None and banned > now) else None,
+            # Whoever is anonymous and has not been seen for long would be deleted before their rows are here.
+            "last_login_at": now if is_anonymous else _moment(given, "last_sign_in_at"),
+            "disabled_at": now if is_disabled else None,
+            "disabled_until": banned if is_disabled and deleted is None and banned != _FOR_GOOD else None,
         }
-        for name, value in (("email", given.get("email")), ("created_at", times["created_at"])):
-            if not value:
-                raise validation_failed({name: "is missing"})
         identities = [_identity(one, times["created_at"]) for one in given.get("identities") or ()]
         others = [one for one in identities if one["provider"] != "email"]
+        has_way_in = is_anonymous or any(one["provider"] != "phone" for one in others)
+        for name, is_there in (
+            ("email", email is not None or has_way_in),
+            ("created_at", times["created_at"] is not None),
+        ):
+            if not is_there:
+                raise validation_failed({name: "is missing"})
         hashed = given.get("encrypted_password") or None
         try:
             await self.users.create(
-                str(given["email"]),
+                None if email is None else str(email),
                 HERE,
                 user_id=user_id,
                 password_hash=None if hashed is None else imported_hash("encrypted_password", hashed),
                 metadata=check_metadata("raw_user_meta_data", given.get("raw_user_meta_data")),
                 app_metadata=check_app_metadata("raw_app_meta_data", given.get("raw_app_meta_data")),
                 confirmed=times["confirmed_at"] is not None,
+                is_anonymous=is_anonymous,
             )
             self.imported.append(user_id)
         except ApiError as refusal:
@@ -199,7 +216,7 @@ def _moment(given: Mapping[str, Any], name: str) -> datetime | None:
     if text is None:
         return None
     if text == "infinity":
-        return datetime.max.replace(tzinfo=UTC)
+        return _FOR_GOOD
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
@@ -245,7 +262,22 @@ async def list_(invocation: Invocation, project: Project) -> None:
         cursor = page.next_cursor
         if cursor is None:
             break
-    invocation.show([account.view() for account in accounts], *map(_line, accounts))
+    factors: defaultdict[str, list[Any]] = defaultdict(list)
+    for factor in await Repository(project.pool).all_factors():
+        factors[factor.user_id].append(factor.view())
+    invocation.show(
+        [{**account.view(), "factors": factors[account.user.id]} for account in accounts],
+        *map(_line, accounts),
+    )
+
+
+@user.command("mfa-reset")
+@_USER
+@on_project()
+async def mfa_reset(invocation: Invocation, project: Project, user: str) -> None:
+    """Delete a user's second factors and recovery codes, for one who has lost them. Sessions go on."""
+    account, count = await _users(project).delete_factors(user, HERE)
+    invocation.show({"id": account.user.id, "deleted": count}, f"deleted {count} of {account.user.id}")
 
 
 @user.command()
@@ -333,4 +365,4 @@ def _users(project: Project) -> Administration:
 
 def _line(account: Account) -> str:
     state = "disabled" if account.disabled_at is not None else "active"
-    return f"{account.user.id}  {state:<8}  {timestamp(account.user.created_at)}  {account.user.email}"
+    return f"{account.user.id}  {state:<8}  {timestamp(account.user.created_at)}  {account.user.email or '-'}"

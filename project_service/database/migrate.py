@@ -58,6 +58,7 @@ _FILES = (
     "auth/attempts",
     "auth/accounts",
     "auth/identities",
+    "auth/factors",
     "storage/buckets",
     "storage/policies",
     "storage/judgement",

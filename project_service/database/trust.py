@@ -138,9 +138,9 @@ UNKNOWN = Trust(
 _SHIPPED = words("""
     _project_service.announce_ddl _project_service.announce_drop _project_service.expose_schema
     _project_service.grantable _project_service.granted _project_service.watch_ddl auth.announce_project_keys
-    auth.email auth.end_sessions auth.jwt auth.keep_email_identity auth.name_providers auth.record_change
-    auth.reserve_attempt auth.reserve_login auth.revoke_ended_session auth.role auth.rotate_refresh_token
-    auth.set_disabled auth.settle_attempt auth.uid
+    auth.email auth.end_sessions auth.forget_factor auth.jwt auth.keep_email_identity auth.name_providers
+    auth.record_change auth.reserve_attempt auth.reserve_login auth.revoke_ended_session auth.role
+    auth.rotate_refresh_token auth.set_disabled auth.settle_attempt auth.uid
     storage.advance_upload storage.change_object storage.check_put storage.complete_bucket storage.count_bucket
     storage.create_bucket storage.delete storage.delete_bucket storage.delete_objects storage.discard_renditions
     storage.discard_uploads storage.extension storage.filename storage.folder storage.foldername storage.judge

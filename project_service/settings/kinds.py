@@ -432,6 +432,25 @@ def web_origin(value: Any) -> str:
     return str(value)
 
 
+def one_origin(value: Any) -> str:
+    """As ``web_origin``, but not ``*``."""
+    if value == "*":
+        raise ValueError("must be origins such as https://www.example.com")
+    return web_origin(value)
+
+
+def host_name(value: Any) -> str:
+    """A host without scheme, port and path."""
+    name = text(value)
+    try:
+        is_host = urlsplit(f"//{name}").hostname == name
+    except ValueError:
+        is_host = False
+    if not is_host or not name.isascii():
+        raise ValueError("must be a host such as example.com")
+    return name
+
+
 def network(value: Any) -> str:
     try:
         ipaddress.ip_network(text(value), strict=False)

@@ -26,6 +26,7 @@ from project_service.settings.kinds import (
     helo_name,
     hook,
     hook_secret,
+    host_name,
     integer,
     issuer_url,
     language,
@@ -33,6 +34,7 @@ from project_service.settings.kinds import (
     list_or_commas,
     mailbox,
     network,
+    one_origin,
     optional,
     or_file,
     own_schema,
@@ -201,6 +203,10 @@ class Auth:
     anonymous_users: bool = key(flag, False, reloads=True)
     anonymous_days: int = key(integer(1, 36500), 30, reloads=True)
     anonymous_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
+    mfa_failures_max: int = key(integer(0, MAX_INTEGER), 10, reloads=True)
+    passkeys: bool = key(flag, False, reloads=True)
+    passkey_rp_id: str | None = key(optional(host_name), None, reloads=True)
+    passkey_origins: tuple[str, ...] = key(list_of(one_origin), (), reloads=True)
     manual_linking: bool = key(flag, False, reloads=True)
     oauth_max_per_address: int = key(integer(0, MAX_INTEGER), 360, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)

@@ -502,6 +502,7 @@ def _contradictions(
     yield from _sizes_beyond(settings.images)
     yield from _unusable_providers(auth, given)
     yield from _unusable_hooks(auth)
+    yield from _unusable_passkeys(auth)
     if not embedded and auth.jwt_keys_file is None:
         reason = "is missing (`project-service jwt-keys create` makes one)"
         yield "auth.jwt_keys_file", reason, "token keys"
@@ -547,6 +548,12 @@ def _unusable_hooks(auth: Auth) -> Iterator[tuple[str, str, None]]:
             yield f"auth.hooks.{name}", why, None
         if getattr(auth.hooks, f"{name}_secret") is None:
             yield f"auth.hooks.{name}_secret", "is missing: what is sent to an address is signed", None
+
+
+def _unusable_passkeys(auth: Auth) -> Iterator[tuple[str, str, None]]:
+    for name in ("passkey_rp_id", "passkey_origins"):
+        if auth.passkeys and auth.site_url is None and not getattr(auth, name):
+            yield f"auth.{name}", "is missing (or name auth.site_url, whose it is then)", None
 
 
 def _sizes_beyond(images: Images) -> Iterator[tuple[str, str, Resource]]:

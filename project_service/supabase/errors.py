@@ -98,6 +98,20 @@ THEIRS: Mapping[str, Theirs] = {
     "address_identity": Theirs(422, "email_conflict_identity_not_deletable"),
     "hook_refused": Theirs(None, "hook_refused"),
     "hook_failed": Theirs(None, "hook_failed"),
+    # Further factors.
+    "factor_not_found": Theirs(404, "mfa_factor_not_found", "Factor not found"),
+    "factor_name_taken": Theirs(422, "mfa_factor_name_conflict"),
+    "too_many_factors": Theirs(422, "too_many_enrolled_mfa_factors"),
+    "factor_challenge_expired": Theirs(422, "mfa_challenge_expired"),
+    "factor_verification_failed": Theirs(422, "mfa_verification_failed", "Invalid TOTP code entered"),
+    "insufficient_aal": Theirs(403, "insufficient_aal"),
+    # Passkeys.
+    "passkey_disabled": Theirs(404, "passkey_disabled", "Passkeys are disabled"),
+    "passkey_not_found": Theirs(404, "validation_failed", "Passkey not found"),
+    "passkey_taken": Theirs(422, "webauthn_credential_exists"),
+    "too_many_passkeys": Theirs(422, "too_many_passkeys"),
+    "passkey_challenge_expired": Theirs(400, "webauthn_challenge_not_found"),
+    "passkey_verification_failed": Theirs(400, "webauthn_verification_failed"),
     "user_not_found": Theirs(404, "user_not_found", "User not found"),
     "user_in_use": Theirs(409, "conflict"),
     # What is not the client's fault, or only in part.
@@ -148,10 +162,6 @@ def manual_linking_disabled() -> ApiError:
     return _refused(404, "manual_linking_disabled", "Manual linking is disabled")
 
 
-def passkey_disabled() -> ApiError:
-    return _refused(404, "passkey_disabled", "Passkeys are disabled")
-
-
 def feature_disabled() -> ApiError:
     """A whole path is not offered."""
     return _refused(404, "feature_disabled", "This is not offered here.")
@@ -166,12 +176,12 @@ def invalid_credentials_unsupported_grant() -> ApiError:
     return _refused(400, "invalid_credentials", "unsupported_grant_type")
 
 
-def mfa_totp_enroll_not_enabled() -> ApiError:
-    return _refused(422, "mfa_totp_enroll_not_enabled", "MFA enroll is disabled for TOTP")
+def mfa_phone_enroll_not_enabled() -> ApiError:
+    return _refused(422, "mfa_phone_enroll_not_enabled", "MFA enroll is disabled for Phone")
 
 
-def mfa_factor_not_found() -> ApiError:
-    return _refused(404, "mfa_factor_not_found", "Factor not found")
+def mfa_webauthn_enroll_not_enabled() -> ApiError:
+    return _refused(422, "mfa_webauthn_enroll_not_enabled", "MFA enroll is disabled for WebAuthn")
 
 
 def translated(error: ApiError, exceptions: Mapping[str, Theirs] = {}) -> AuthError:

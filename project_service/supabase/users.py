@@ -20,6 +20,7 @@ from project_service.auth.values import (
     check_app_metadata,
     check_metadata,
 )
+from project_service.errors import validation_failed
 from project_service.http.describe import BOOLEAN, MOMENT, STRING, UUID, Named, array, obj
 from project_service.http.json_body import FLAG, TEXT, Kind, member, text
 from project_service.lifecycle import timestamp
@@ -60,6 +61,7 @@ def user_view(profile: Profile) -> dict[str, Any]:
         "app_metadata": dict(user.app_metadata),
         "user_metadata": dict(user.metadata),
         "identities": [_identity(one, user) for one in profile.identities],
+        **({"factors": [one.view() for one in profile.factors]} if profile.factors else {}),
         "created_at": timestamp(user.created_at),
         "updated_at": timestamp(user.updated_at or user.created_at),
         "is_anonymous": user.is_anonymous,
@@ -107,6 +109,18 @@ _IDENTITY = obj(
     updated_at=MOMENT,
     email=STRING,
 )
+FACTOR = Named(
+    "ClientFactor",
+    obj(
+        ("id", "factor_type", "status", "created_at", "updated_at"),
+        id=UUID,
+        friendly_name=STRING,
+        factor_type={"enum": ["totp", "webauthn"]},
+        status={"enum": ["verified", "unverified"]},
+        created_at=MOMENT,
+        updated_at=MOMENT,
+    ),
+)
 USER = Named(
     "ClientUser",
     obj(
@@ -125,6 +139,7 @@ USER = Named(
         app_metadata={"type": "object"},
         user_metadata={"type": "object"},
         identities=array(_IDENTITY),
+        factors=array(FACTOR),
         created_at=MOMENT,
         updated_at=MOMENT,
         banned_until=MOMENT,
@@ -248,6 +263,44 @@ class Verify:
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
     token: str = member(TEXT, default="")
+
+
+@frozen
+class NewFactor:
+    factor_type: str = member(TEXT, default="")
+    friendly_name: str = member(TEXT, default="")
+    issuer: str = member(TEXT, default="", schema={"description": "What applications show beside the code."})
+
+
+def _object(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise validation_failed({name: "must be an object"})
+    return value
+
+
+_OBJECT = Kind({"type": "object"}, _object)
+
+
+@frozen
+class FactorAnswer:
+    challenge_id: str = member(TEXT, default="")
+    code: str = member(TEXT, default="", schema={"description": "Of the factor, or a recovery code."})
+    webauthn: Mapping[str, Any] = member(
+        _OBJECT, default={}, schema={"description": "For a key: credential_response, what the page got."}
+    )
+
+
+@frozen
+class PasskeyAnswer:
+    challenge_id: str = member(TEXT, default="")
+    credential: Mapping[str, Any] = member(
+        _OBJECT, default={}, schema={"description": "What navigator.credentials gave, as JSON."}
+    )
+
+
+@frozen
+class PasskeyName:
+    friendly_name: str = member(TEXT, default="")
 
 
 @frozen

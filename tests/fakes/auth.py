@@ -23,12 +23,17 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
     ByProvider,
+    Credential,
     Email,
     Event,
+    Factor,
+    FactorProof,
+    FactorType,
     Identity,
     Limit,
     Method,
@@ -36,9 +41,12 @@ from project_service.auth.values import (
     NewSession,
     Origin,
     Outcome,
+    OwnFactor,
+    Passkey,
     Profile,
     Proof,
     Purpose,
+    Raised,
     Redeemed,
     Reservation,
     Rotation,
@@ -69,6 +77,7 @@ class SessionRow:
     # For tokens older than the previous one: the salt, and when the token was replaced.
     older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
     ended: bool = False
+    factor_id: str | None = None
 
 
 @define
@@ -100,6 +109,10 @@ class Waiting:
         )
 
 
+def _goes_up(known: Credential, used: Credential) -> bool:
+    return known.sign_count < used.sign_count or known.sign_count == used.sign_count == 0
+
+
 def _with(account: Account, **changes: Any) -> Account:
     return evolve(account, user=evolve(account.user, **changes))
 
@@ -118,6 +131,13 @@ class MemoryRepository:
         self.issued: dict[bytes, datetime] = {}
         self.challenges: list[Waiting] = []
         self.invited: dict[str, datetime] = {}
+        self.factors: dict[str, Factor] = {}
+        # The secret of a factor's codes, and the last time step whose code was used.
+        self.totp: dict[str, tuple[bytes, int]] = {}
+        self.recovery_codes: dict[str, set[bytes]] = {}
+        self.factor_keys: dict[str, Credential] = {}
+        # Passkeys, by their ids.
+        self.keys: dict[str, Passkey] = {}
         # Those of providers, and the users who have an address but no identity of it, since a provider brought it.
         self.identities: list[Identity] = []
         self.of_providers: set[str] = set()
@@ -244,6 +264,7 @@ class MemoryRepository:
         return Profile(
             account,
             tuple(identities),
+            tuple(sorted(self._factors_of(user.id), key=lambda one: (one.created_at, one.id))),
             {one.purpose: one.new.created_at for one in waiting},
             next((one.data["email"] for one in waiting if one.purpose in OF_CHANGE), ""),
             self.invited.get(user.id),
@@ -290,7 +311,13 @@ class MemoryRepository:
             return None
         if not keep_sessions:
             self._end_all(user_id, event.at, but=proof.session_id if proof else None)
-        self._forget(user_id, "recovery")
+        kept = [
+            one
+            for one in self.challenges
+            if one.user_id == user_id and one.purpose in ("confirmation", "invitation")
+        ]
+        self._forget(user_id)
+        self.challenges += kept
         self.counters["login", folded(account.user.email)].failed = []
         return self._changed(evolve(account, password_hash=password_hash), event)
 
@@ -314,9 +341,18 @@ class MemoryRepository:
         is_current = account.disabled_at is None and not (session and session.ended)
         return is_current and account.password_hash == proof.password_hash
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
+            return False
+        if unused_since is not None and user_id not in await self.unused_anonymous_users(unused_since):
             return False
         if user_id in self.in_use:
             raise errors.user_in_use()
@@ -324,6 +360,8 @@ class MemoryRepository:
         self._end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self._forget(user_id)
+        self._drop(self._factors_of(user_id))
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
         self.identities = [one for one in self.identities if one.user_id != user_id]
         self.events.append(event)
         return True
@@ -476,7 +514,9 @@ class MemoryRepository:
 
     def _forget(self, user_id: str, purpose: Purpose | None = None) -> None:
         self.challenges = [
-            one for one in self.challenges if one.user_id != user_id or purpose not in (None, one.purpose)
+            one
+            for one in self.challenges
+            if user_id not in (one.user_id, one.data.get("user")) or purpose not in (None, one.purpose)
         ]
 
     async def issue(
@@ -489,10 +529,17 @@ class MemoryRepository:
             return None
         purpose = challenge.if_confirmed if account.confirmed_at else challenge.purpose
         same = [one for one in self.challenges if (one.user_id, one.purpose) == (account.user.id, purpose)]
-        if purpose is None or any(one.new.created_at > event.at - pause for one in same):
+        data = dict(challenge.data)
+        for one in same:
+            if "takes_over" in {**one.data, **data}:
+                one.data["takes_over"] = data["takes_over"] = True
+        if purpose is None or any(
+            one.new.created_at > event.at - pause and one.data.get("email_key") == data.get("email_key")
+            for one in same
+        ):
             return None
         self._forget(account.user.id, purpose)
-        self.challenges.append(Waiting(challenge, account.user.id, purpose, dict(challenge.data)))
+        self.challenges.append(Waiting(challenge, account.user.id, purpose, data))
         return account.user, purpose
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
@@ -536,13 +583,19 @@ class MemoryRepository:
     ) -> Redeemed | None:
         met = self._use_up(answer, event.at)
         if met is None:
+            if answer.digest is None:
+                wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                self.events.append(wrong)
             return None
         account, purpose, data = self.accounts[met.user_id or ""], met.purpose, met.data
         user_id = account.user.id
+        if account.disabled_at is not None:
+            return None
         if purpose in OF_CHANGE:
             if data.get("both") and not data.get("half"):
                 for one in self.challenges:
-                    if (one.user_id, one.purpose) == (user_id, OF_CHANGE[purpose]):
+                    same = one.data.get("email_key") == data["email_key"]
+                    if (one.user_id, one.purpose, same) == (user_id, OF_CHANGE[purpose], True):
                         one.data["half"] = True
                 return Redeemed(purpose, account.user, data, half=True)
             if self._by_key(data["email_key"]) is not None:
@@ -551,8 +604,12 @@ class MemoryRepository:
             self._forget(user_id)
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
-        if account.disabled_at is not None:
-            return None
+        elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            self._void(user_id, event.at)
+            self.identities = [one for one in self.identities if one.user_id != user_id]
+            self.of_providers.discard(user_id)
+            self._named(user_id)
+            account = self.accounts[user_id]
         keeps = auth_code is not None and "code_challenge" in data
         method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
         begun = None if session is None else evolve(session, method=method)
@@ -600,22 +657,6 @@ class MemoryRepository:
         return None
 
     # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
-        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        for one in self.challenges:
-            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
-            if met and one.data.get("browser", "") == browser:
-                self.challenges.remove(one)
-                return one.data
-        return None
 
     def _identity_of(self, who: ByProvider) -> Identity | None:
         known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
@@ -683,13 +724,8 @@ class MemoryRepository:
         return self._let_in(user_id, session, auth_code, evolve(event, action=action))
 
     def _take_over(self, user_id: str, who: ByProvider, at: datetime) -> None:
-        self.accounts[user_id] = _with(
-            evolve(self.accounts[user_id], password_hash=b""), confirmed_at=at, updated_at=at
-        )
-        self._end_all(user_id, at)
-        self.challenges = [
-            one for one in self.challenges if user_id not in (one.user_id, one.data.get("user"))
-        ]
+        self._void(user_id, at)
+        self.accounts[user_id] = _with(self.accounts[user_id], confirmed_at=at, updated_at=at)
         self.identities = [
             one
             for one in self.identities
@@ -753,6 +789,240 @@ class MemoryRepository:
             one.tries += 1
         return None
 
+    # Further factors.
+
+    def _factors_of(self, user_id: str) -> list[Factor]:
+        return [one for one in self.factors.values() if one.user_id == user_id]
+
+    def _own_factor(self, user_id: str, factor_id: str) -> Factor | None:
+        factor = self.factors.get(factor_id)
+        return factor if factor is not None and factor.user_id == user_id else None
+
+    def _void(self, user_id: str, at: datetime) -> None:
+        """End all by which somebody could come in, or keep the owner of the address out."""
+        self.accounts[user_id] = evolve(self.accounts[user_id], password_hash=b"")
+        self._end_all(user_id, at)
+        self._drop(self._factors_of(user_id))
+        self.recovery_codes.pop(user_id, None)
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
+        self.challenges = [
+            one for one in self.challenges if user_id not in (one.user_id, one.data.get("user"))
+        ]
+
+    def _drop(self, factors: list[Factor]) -> None:
+        for factor in factors:
+            del self.factors[factor.id]
+            self.totp.pop(factor.id, None)
+            self.factor_keys.pop(factor.id, None)
+            for session in self.session_rows.values():
+                if session.factor_id == factor.id:
+                    session.factor_id = None
+                    session.new = evolve(session.new, factor=None, factor_at=None)
+            if not any(one.is_verified for one in self._factors_of(factor.user_id)):
+                self.recovery_codes.pop(factor.user_id, None)
+
+    def _active(self, user_id: str) -> Account:
+        account = self.accounts.get(user_id)
+        if account is None or account.disabled_at is not None:
+            raise session_revoked()
+        return account
+
+    async def enrol_factor(
+        self, factor: Factor, secret: bytes | None, stale: datetime, maximum: int, event: Event
+    ) -> None:
+        self._active(factor.user_id)
+        own = self._factors_of(factor.user_id)
+        self._drop([one for one in own if not one.is_verified and one.created_at <= stale])
+        own = self._factors_of(factor.user_id)
+        if any(one.name == factor.name for one in own):
+            raise errors.factor_name_taken()
+        if len(own) >= maximum:
+            raise errors.too_many_factors()
+        self.factors[factor.id] = factor
+        if secret is not None:
+            self.totp[factor.id] = secret, -1
+        self.events.append(event)
+
+    async def find_factor(self, user_id: str, factor_id: str) -> OwnFactor | None:
+        factor = self._own_factor(user_id, factor_id)
+        if factor is None:
+            return None
+        secret = self.totp[factor_id][0] if factor_id in self.totp else None
+        return OwnFactor(factor.type, factor.is_verified, secret, self.factor_keys.get(factor_id))
+
+    async def challenge_factor(
+        self,
+        user_id: str,
+        session_id: str,
+        factor_id: str,
+        digest: bytes,
+        at: datetime,
+        expires_at: datetime,
+        data: Mapping[str, Any] = {},
+    ) -> FactorType | None:
+        factor = self._own_factor(user_id, factor_id)
+        if factor is None:
+            return None
+        kept = {**data, "factor": factor_id, "session": session_id}
+        await self.keep_challenge("factor", digest, at, expires_at, kept)
+        return factor.type
+
+    async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
+        account = self._active(proof.user_id)
+        of_it = {"factor": proof.factor_id, "session": proof.session_id}.items()
+        met = [
+            one
+            for one in self.challenges
+            if (one.new.digest, one.purpose) == (proof.challenge, "factor")
+            and of_it <= one.data.items()
+            and one.new.expires_at > event.at
+        ]
+        if not met:
+            raise errors.factor_challenge_expired()
+        self._check_proof(proof)
+        factor = self._own_factor(proof.user_id, proof.factor_id)
+        if factor is None:
+            raise errors.factor_not_found()
+        session = self.session_rows.get(proof.session_id)
+        is_current = session is not None and session.user_id == proof.user_id and not session.ended
+        if session is None or not is_current or session.expires_at <= event.at:
+            raise session_revoked()
+        self.challenges.remove(met[0])
+        if proof.step is not None:
+            self.totp[factor.id] = self.totp[factor.id][0], proof.step
+        if proof.recovery is not None:
+            self.recovery_codes[proof.user_id].remove(proof.recovery)
+        if proof.credential is not None:
+            self.factor_keys[factor.id] = proof.credential
+        self.factors[factor.id] = evolve(factor, is_verified=True, updated_at=event.at)
+        self._raise(session, proof, renewed, event.at)
+        lesser = [
+            one for one in self._factors_of(proof.user_id) if not one.is_verified and one.type == factor.type
+        ]
+        self._drop(lesser)
+        ended = [
+            self._end_one(one, event.at)
+            for one in self.session_rows.values()
+            if one.user_id == proof.user_id and not one.ended and one.new.factor is None
+        ]
+        self.events.append(event)
+        return Raised(account.user, session.new.began, ended)
+
+    def _check_proof(self, proof: FactorProof) -> None:
+        if proof.credential is not None:
+            known = self.factor_keys.get(proof.factor_id)
+            if known is None and self._is_known(proof.credential.id):
+                raise errors.passkey_taken()
+            if known is not None and not _goes_up(known, proof.credential):
+                raise errors.passkey_verification_failed()
+            return
+        factor, secret = self.factors.get(proof.factor_id), self.totp.get(proof.factor_id)
+        if proof.recovery is None:
+            is_right = secret is not None and proof.step is not None and secret[1] < proof.step
+        else:
+            kept = self.recovery_codes.get(proof.user_id, set())
+            is_right = factor is not None and factor.is_verified and proof.recovery in kept
+        if not is_right:
+            raise errors.factor_verification_failed()
+
+    def _is_known(self, credential_id: bytes) -> bool:
+        keys = [*self.factor_keys.values(), *(one.credential for one in self.keys.values())]
+        return any(one.id == credential_id for one in keys)
+
+    def _raise(self, session: SessionRow, proof: FactorProof, renewed: NewSession, at: datetime) -> None:
+        session.new = evolve(session.new, factor=proof.method, factor_at=at)
+        session.factor_id = proof.factor_id
+        session.previous, session.current, session.salt = session.current, renewed.digest, b""
+        session.rotated_at = session.refreshed_at = at
+        session.expires_at, session.address = renewed.expires_at, renewed.origin.address
+        session.access_expires_at = max(session.access_expires_at, renewed.access_expires_at)
+        self.by_digest[renewed.digest] = session.id
+        self.issued[renewed.digest] = at
+
+    async def delete_factors(self, user_id: str, event: Event, factor_id: str | None = None) -> int:
+        gone = [one for one in self._factors_of(user_id) if factor_id in (None, one.id)]
+        self._drop(gone)
+        if gone:
+            self.events.append(event)
+        return len(gone)
+
+    async def replace_recovery_codes(self, user_id: str, digests: list[bytes], event: Event) -> None:
+        self._active(user_id)
+        self.recovery_codes[user_id] = set(digests)
+        self.events.append(event)
+
+    async def needs_factor(self, user_id: str, session_id: str) -> bool:
+        session = self.session_rows.get(session_id)
+        is_shown = session is not None and not session.ended and session.new.factor is not None
+        return not is_shown and any(one.is_verified for one in self._factors_of(user_id))
+
+    async def all_factors(self) -> list[Factor]:
+        return sorted(self.factors.values(), key=lambda one: (one.created_at, one.id))
+
+    # Passkeys.
+
+    async def passkeys(self, user_id: str) -> list[Passkey]:
+        own = [one for one in self.keys.values() if one.user_id == user_id]
+        return sorted(own, key=lambda one: (one.created_at, one.id))
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None:
+        return next((one for one in self.keys.values() if one.credential.id == credential_id), None)
+
+    async def add_passkey(self, passkey: Passkey, maximum: int, event: Event) -> None:
+        self._active(passkey.user_id)
+        if len(await self.passkeys(passkey.user_id)) >= maximum:
+            raise errors.too_many_passkeys()
+        if self._is_known(passkey.credential.id):
+            raise errors.passkey_taken()
+        self.keys[passkey.id] = passkey
+        self.events.append(event)
+
+    async def rename_passkey(self, user_id: str, passkey_id: str, name: str, event: Event) -> Passkey | None:
+        passkey = self.keys.get(passkey_id)
+        if passkey is None or passkey.user_id != user_id:
+            return None
+        self.keys[passkey_id] = evolve(passkey, name=name)
+        self.events.append(event)
+        return self.keys[passkey_id]
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, event: Event) -> bool:
+        passkey = self.keys.get(passkey_id)
+        if passkey is None or passkey.user_id != user_id:
+            return False
+        del self.keys[passkey_id]
+        self.events.append(event)
+        return True
+
+    async def begin_by_passkey(self, passkey: Passkey, session: NewSession, event: Event) -> User | None:
+        account = self.accounts.get(passkey.user_id)
+        if account is None or account.disabled_at is not None:
+            return None
+        known = self.keys.get(passkey.id)
+        if known is None or known.user_id != passkey.user_id:
+            raise errors.passkey_verification_failed()
+        if not _goes_up(known.credential, passkey.credential):
+            raise errors.passkey_verification_failed()
+        counted = evolve(known.credential, sign_count=passkey.credential.sign_count)
+        self.keys[passkey.id] = evolve(known, credential=counted, last_used_at=event.at)
+        event = evolve(event, user_id=account.user.id, email=account.user.email)
+        return self._enter(account, session, event)
+
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
+    ) -> None:
+        challenge = NewChallenge(purpose, purpose, digest, at, expires_at)
+        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
+
+    async def take_challenge(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        for one in self.challenges:
+            is_it = (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now
+            if is_it and one.data.get("browser", "") == browser:
+                self.challenges.remove(one)
+                return one.data
+        return None
+
     # What has expired.
 
     async def delete_expired(
@@ -792,12 +1062,13 @@ def in_place_of_sql(fake: MemoryRepository) -> Repository:
 
 
 class InlineHashes:
-    """``Hashes`` without threads. ``checks`` counts the checks; ``failure`` is raised, and ``gate`` waited for, if
-    set."""
+    """``Hashes`` without threads. ``checks`` counts the checks, ``work`` them and the hashes; ``failure`` is raised,
+    and ``gate`` waited for, if set."""
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
         self.checks: list[tuple[Candidates, bytes | None]] = []
+        self.work = 0
         self.failure: Exception | None = None
         self.gate: Deferred[None] | None = None
 
@@ -806,12 +1077,14 @@ class InlineHashes:
             raise self.failure
         if self.gate is not None:
             await self.gate
+        self.work += 1
         return self.bcrypt.hash(password)
 
     async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
         if self.failure is not None:
             raise self.failure
         self.checks.append((passwords, stored))
+        self.work += 1
         if self.gate is not None:
             await self.gate
         return self.bcrypt.matches(passwords, stored)

@@ -76,7 +76,7 @@ drop function if exists storage.keep_rendition(text, uuid, text, uuid, bigint, t
 
 revoke all on all functions in schema storage from public;
 
--- 0.3.0: read and written by versions up to 0.1.0.
+-- 0.3.0: read and written by versions up to 0.1.0, whose cleanup finds rows by their ctid, which a view has no other way.
 create or replace view auth.one_time_tokens as
-    select token_hash, user_id, purpose, created_at, expires_at from auth.challenges;
+    select token_hash, user_id, purpose, created_at, expires_at, ctid from auth.challenges;
 revoke all on auth.one_time_tokens from public;

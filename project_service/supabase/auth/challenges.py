@@ -218,7 +218,7 @@ class Verification:
         except ApiError as refusal:
             return self._failed(request, refusal)
         target = redirects.Address.parse(pending.get("redirect_to", ""))
-        return page.question(kind, token, request.raw_path.decode("latin-1"), target)
+        return page.question(kind, token, target)
 
     async def _follow(self, request: Request, kind: str, token: str) -> Reply:
         """Use the token of a link up, and lead on with what came of it."""

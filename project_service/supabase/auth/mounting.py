@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from attrs import evolve, frozen
 
 from project_service.auth.assemble import ADMISSION, Auth
-from project_service.auth.routes import signed_in
 from project_service.errors import ApiError, method_not_allowed, not_found
 from project_service.http import cors
 from project_service.http.caller import KeyDemand
@@ -21,7 +20,9 @@ from project_service.supabase import errors as theirs
 from project_service.supabase.auth.about import About
 from project_service.supabase.auth.challenges import Mails, Verification
 from project_service.supabase.auth.common import BASE, TAG, Links
+from project_service.supabase.auth.factors import OwnFactors
 from project_service.supabase.auth.operators import Operators
+from project_service.supabase.auth.passkeys import OwnPasskeys
 from project_service.supabase.auth.providers import ByProviders
 from project_service.supabase.auth.sessions import Sessions
 from project_service.supabase.auth.user import OwnUser
@@ -36,21 +37,16 @@ _OPEN = ("/.well-known/jwks.json", "/verify", "/authorize", "/callback")
 
 @frozen
 class _Missing:
-    """Paths of theirs that have no endpoint here, and what they answer. Some do so only to who is ``signed_in``."""
+    """Paths of theirs that have no endpoint here, and what they answer."""
 
     pattern: re.Pattern[str]
     refusal: Callable[[], ApiError]
-    signed_in: bool = False
 
 
 _MISSING = tuple(
-    _Missing(re.compile(rf"(?:{pattern})\Z"), refusal, *signed_in)
-    for pattern, refusal, *signed_in in (
+    _Missing(re.compile(rf"(?:{pattern})\Z"), refusal)
+    for pattern, refusal in (
         ("sso(/.*)?", theirs.saml_provider_disabled),
-        ("factors", theirs.mfa_totp_enroll_not_enabled, True),
-        ("factors/.+", theirs.mfa_factor_not_found, True),
-        ("admin/users/[^/]+/factors/.+", theirs.mfa_factor_not_found),
-        ("passkeys(/.*)?|admin/users/[^/]+/passkeys(/.*)?", theirs.passkey_disabled),
         ("(oauth|user/oauth|admin)(/.*)?", theirs.feature_disabled),
     )
 )
@@ -80,6 +76,8 @@ class ClientAuth:
             (FOR_MAILS, Mails(auth.accounts, auth.throttle, auth.challenges, links)),
             ({}, Verification(auth.accounts, auth.challenges, auth.throttle, context, links)),
             (FOR_USERS, OwnUser(auth.accounts, links)),
+            ({}, OwnFactors(auth.accounts, auth.factors, context)),
+            ({}, OwnPasskeys(auth.accounts, auth.passkeys, auth.administration, context)),
             ({}, About(auth.verifier, context)),
             (FOR_USERS, Operators(auth.administration, auth.invitations, links)),
         ):
@@ -125,8 +123,6 @@ def _elsewhere(methods: tuple[str, ...], request: Request) -> Reply:
         raise method_not_allowed(methods)
     for one in _MISSING:
         if one.pattern.match(request.path_args["rest"]):
-            if one.signed_in:
-                signed_in(request)
             raise one.refusal()
     raise not_found()
 

@@ -10,11 +10,12 @@ from attrs import frozen
 from project_service import whole_numbers
 from project_service.auth import errors
 from project_service.auth.admin import MAX_PAGE_SIZE, PAGE_SIZE, Administration, parse_user_id
+from project_service.auth.factors import parse_factor_id
 from project_service.auth.invitations import Invitations
 from project_service.auth.routes import CHANGES, origin_of
 from project_service.auth.tokens import AUDIENCE, ROLE
 from project_service.errors import validation_failed
-from project_service.http.describe import STRING, Parameter, array, in_path, obj
+from project_service.http.describe import STRING, UUID, Parameter, array, in_path, obj
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.supabase import errors as theirs
@@ -29,6 +30,7 @@ from project_service.supabase.auth.common import (
     validation_failed_missing,
 )
 from project_service.supabase.users import (
+    FACTOR,
     USER,
     Deletion,
     Invitation,
@@ -205,15 +207,33 @@ class Operators:
         "GET",
         "/admin/users/<user_id>/factors",
         "ListFactors",
-        "A user's other factors: none",
-        answer("The factors", array({"type": "object"})),
+        "A user's further factors",
+        answer("The factors", array(FACTOR)),
         key="service",
         parameters=_ONE,
         errors=(_UNKNOWN,),
     )
     async def list_factors(self, request: Request) -> Reply:
-        await self.administration.find(_user_id(request))
-        return reply([])
+        profile = await self.administration.profile(_user_id(request))
+        return reply([one.view() for one in profile.factors])
+
+    @declare(
+        "DELETE",
+        "/admin/users/<user_id>/factors/<factor_id>",
+        "DeleteFactor",
+        "Delete one of a user's further factors",
+        answer("Its id", obj(("id",), id=UUID)),
+        admission=CHANGES,
+        key="service",
+        parameters=(*_ONE, in_path("factor_id", "The factor's id.")),
+        errors=(_UNKNOWN, errors.factor_not_found()),
+    )
+    async def delete_factor(self, request: Request) -> Reply:
+        user_id, factor_id = _user_id(request), parse_factor_id(request.path_args["factor_id"])
+        _, count = await self.administration.delete_factors(user_id, origin_of(request), factor_id)
+        if not count:
+            raise errors.factor_not_found()
+        return reply({"id": factor_id})
 
     @declare(
         "POST",

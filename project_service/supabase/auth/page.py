@@ -27,12 +27,12 @@ _WORDS = {
 }
 
 
-def question(kind: str, token: str, action: str, target: Address | None) -> Reply:
-    """Asks whoever opened a link of ``kind`` to go on. The form posts to ``action``, from where it leads to
-    ``target``."""
+def question(kind: str, token: str, target: Address | None) -> Reply:
+    """Asks whoever opened a link of ``kind`` to go on. The form posts to the address of the page, whatever a proxy
+    has made of it, from where it leads to ``target``."""
     words, button = _WORDS.get(kind, _WORDS["magiclink"])
     form = (
-        f'<form method="post" action="{escape(action)}">'
+        '<form method="post">'
         f'<input type="hidden" name="type" value="{escape(kind)}">'
         f'<input type="hidden" name="token" value="{escape(token)}">'
         f"<button>{button}</button></form>"

@@ -47,6 +47,7 @@ class OwnUser:
             errors.same_password(),
             errors.reauthentication_needed(),
             errors.reauthentication_not_valid(),
+            errors.insufficient_aal(),
             errors.email_taken(),
             errors.email_not_configured(),
             theirs.phone_provider_disabled(),

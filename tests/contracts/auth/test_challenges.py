@@ -198,6 +198,37 @@ async def test_a_new_password_invalidates_recovery_mails(repository: Repository)
     assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
 
 
+@contract
+async def test_a_new_password_ends_what_others_may_have_begun(repository: Repository) -> None:
+    """Whoever had the account before could change its address afterwards, or exchange a code for a session."""
+    email, new, code = address(), address(), AuthCode(digest(), NOW + MINUTE)
+    account = await made(repository, email)
+    for changes in (
+        lambda: repository.set_password(account.user.id, OTHER_HASH, None, event()),
+        lambda: reset(repository, email),
+    ):
+        kept, _ = await issue(repository, email, pause=0 * MINUTE, data={"code_challenge": "plain x"})
+        await repository.redeem(Answer(("recovery",), kept), session(), code, event())
+        current, change = await changing(repository, email, new, both=False)
+        mail, _ = await issue(repository, email, purpose="magic_link", pause=0 * MINUTE)
+        await changes()
+        assert await repository.exchange(code.digest, ("plain x",), session(), event()) is None
+        purpose: Any
+        for purpose, key in (
+            ("email_change", change),
+            ("email_change_current", current),
+            ("magic_link", mail),
+        ):
+            assert await redeem(repository, Answer((purpose,), key)) is None
+    known = await repository.find_user(account.user.id)
+    assert known is not None and known.user.email == email.address
+
+
+async def reset(repository: Repository, email: Email) -> None:
+    key, _ = await issue(repository, email, pause=0 * MINUTE)
+    assert await repository.reset_password(key, OTHER_HASH, event()) is not None
+
+
 # Codes.
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
@@ -324,20 +355,131 @@ async def test_an_authorization_code_lets_nobody_in_who_is_disabled_by_then(repo
     assert await repository.exchange(code.digest, ("plain x",), session(), event()) is None
 
 
+# Who signs up with an address that is somebody else's.
+
+
+TAKES_OVER = {"takes_over": True}
+
+
+@contract
+async def test_whoever_signed_up_first_has_nothing_once_the_address_is_proven(repository: Repository) -> None:
+    """Pre-hijacking: otherwise they would share the account with its owner."""
+    purpose: Any
+    for purpose, data in (
+        ("magic_link", {}),
+        ("recovery", {}),
+        ("invitation", {}),
+        ("confirmation", TAKES_OVER),
+    ):
+        email, new, theirs, mine = address(), address(), session(), session()
+        account = await made(repository, email, theirs)
+        _, change = await changing(repository, email, new, both=False)
+        key, _ = await issue(repository, email, purpose=purpose, data=data)
+        redeemed = await redeem(repository, Answer((purpose,), key), begins=mine)
+        assert redeemed is not None and redeemed.user.confirmed_at == NOW
+        known = await repository.find_user(account.user.id)
+        assert known is not None and known.password_hash == b""
+        assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [mine.id]
+        assert await rotate(repository, theirs.digest, digest()) is None
+        assert await redeem(repository, Answer(("email_change",), change)) is None
+
+
+@contract
+async def test_whoever_has_shown_it_before_keeps_everything(repository: Repository) -> None:
+    email, theirs = address(), session()
+    account = await made(repository, email, theirs)
+    confirmation, _ = await issue(repository, email, purpose="confirmation")
+    assert await confirm(repository, confirmation, session(), event()) is not None
+    key, _ = await issue(repository, email, purpose="magic_link", data=TAKES_OVER)
+    assert await redeem(repository, Answer(("magic_link",), key), begins=session()) is not None
+    known = await repository.find_user(account.user.id)
+    assert known is not None and known.password_hash == account.password_hash
+    assert theirs.id in [one.id for one in await repository.list_sessions(account.user.id, NOW)]
+
+
+@contract
+async def test_a_confirmation_takes_over_until_it_is_answered(repository: Repository) -> None:
+    """Whatever else is asked for after or shortly before: strangers may ask for it too."""
+    requests: tuple[tuple[datetime, dict[str, Any]], ...]
+    for requests in (
+        ((NOW, TAKES_OVER), (NOW + MINUTE, {})),
+        ((NOW, {}), (NOW + SECOND, TAKES_OVER)),
+    ):
+        email, keys = address(), []
+        account = await made(repository, email)
+        for at, data in requests:
+            key, user = await issue(repository, email, at, "confirmation", data=data)
+            keys += [key] if user is not None else []
+        assert await confirm(repository, keys[-1], session(), event()) is not None
+        known = await repository.find_user(account.user.id)
+        assert known is not None and known.password_hash == b""
+
+
 # A change of address.
 
 
-async def changing(repository: Repository, email: Email, new: Email, *, both: bool) -> tuple[bytes, bytes]:
+async def changing(
+    repository: Repository, email: Email, new: Email, *, both: bool, at: datetime = NOW
+) -> tuple[bytes, bytes]:
     data = {"email": new.address, "email_key": new.key, "both": both}
-    current, _ = await issue(repository, email, purpose="email_change_current", data=data)
-    user = await repository.find_user_by_email(email)
+    current, _ = await issue(repository, email, at, "email_change_current", data=data)
+    return current, await mailed_anew(repository, email, new, at, data)
+
+
+async def mailed_anew(repository: Repository, email: Email, new: Email, at: datetime, data: Any) -> bytes:
+    """The digest of the token that ``new`` gets."""
+    user, key = await repository.find_user_by_email(email), digest()
     assert user is not None
-    key = digest()
     asked = NewChallenge(
-        "email_change", "email_change", key, NOW, NOW + HOUR, email=new, user_id=user.user.id, data=data
+        "email_change", "email_change", key, at, at + HOUR, email=new, user_id=user.user.id, data=data
     )
-    await repository.issue(asked, MINUTE, event())
-    return current, key
+    await repository.issue(asked, MINUTE, event(at=at))
+    return key
+
+
+@contract
+async def test_half_a_change_confirms_no_other_address(repository: Repository) -> None:
+    """Otherwise somebody could confirm an address of their own, and get that of somebody else for it."""
+    email, own, others = address(), address(), address()
+    account = await made(repository, email)
+    await changing(repository, email, own, both=True)
+    data = {"email": own.address, "email_key": own.key, "both": True}
+    of_own = await mailed_anew(repository, email, own, NOW + MINUTE, data)
+    of_others = {"email": others.address, "email_key": others.key, "both": True}
+    current, _ = await issue(repository, email, NOW + MINUTE, "email_change_current", data=of_others)
+    half = await redeem(repository, Answer(("email_change",), of_own), NOW + MINUTE)
+    assert half is not None and half.half
+    other = await redeem(repository, Answer(("email_change_current",), current), NOW + MINUTE)
+    assert other is not None and other.half
+    known = await repository.find_user(account.user.id)
+    assert known is not None and known.user.email == email.address
+
+
+@contract
+async def test_another_new_address_replaces_the_one_before_at_once(repository: Repository) -> None:
+    """Somebody who has mistyped it need not wait."""
+    email, mistyped, new = address(), address(), address()
+    account = await made(repository, email)
+    older = await changing(repository, email, mistyped, both=True)
+    keys = await changing(repository, email, new, both=True, at=NOW + SECOND)
+    purposes: Any = ("email_change", "email_change_current")
+    for key in older:
+        assert await redeem(repository, Answer(purposes, key)) is None
+    for key in keys:
+        assert await redeem(repository, Answer(purposes, key)) is not None
+    known = await repository.find_user(account.user.id)
+    assert known is not None and known.user.email == new.address
+
+
+@contract
+async def test_the_address_of_a_disabled_user_stays(repository: Repository) -> None:
+    email, new = address(), address()
+    account = await made(repository, email)
+    _, key = await changing(repository, email, new, both=False)
+    await repository.set_disabled(account.user.id, True, event())
+    assert await redeem(repository, Answer(("email_change",), key)) is None
+    known = await repository.find_user(account.user.id)
+    assert known is not None and known.user.email == email.address
 
 
 @contract
@@ -448,5 +590,8 @@ async def test_anonymous_users_without_a_session_are_found(repository: Repositor
     found = await repository.unused_anonymous_users(LONG_AGO + HOUR)
     assert unused in found and not {used, named.user.id} & set(found)
     assert unused not in await repository.unused_anonymous_users(LONG_AGO)
-    await repository.delete_user(unused, event())
+    # Who is none of them any more stays: somebody may have become a user like others since.
+    for one, since in ((used, LONG_AGO + HOUR), (named.user.id, NOW), (unused, LONG_AGO)):
+        assert not await repository.delete_user(one, event(), unused_since=since)
+    assert await repository.delete_user(unused, event(), unused_since=LONG_AGO + HOUR)
     await repository.delete_user(used, event())

@@ -196,6 +196,50 @@ class ByCode(Challenging):
         assert code(self.post("/verify", type="sms", phone="1", token="123456")) == (403, "otp_expired")
 
 
+class SigningUpBeforeTheOwner(Challenging):
+    """Pre-hijacking: somebody signs up with the address of somebody else, and waits for its owner."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.app.reload(confirm_email=True)
+        self.app.begin_session(EMAIL, PASSWORD)
+        self.app.clock.advance(60)
+
+    def test_a_code_for_the_owner_voids_the_password(self) -> None:
+        assert self.verify("email", code_of(self.mailed("/otp"))).status == 200
+        assert code(self.app.again()) == (400, "invalid_credentials")
+
+    def test_also_if_the_other_has_mails_sent_again_and_again(self) -> None:
+        for path, body in (("/resend", {"type": "signup"}), ("/otp", {}), ("/resend", {"type": "signup"})):
+            self.post(path, email=EMAIL, **body)
+            self.app.clock.advance(1)
+        assert self.verify("email", code_of(self.app.mails[-1])).status == 200
+        assert code(self.app.again()) == (400, "invalid_credentials")
+
+    def test_of_two_passwords_neither_is_taken(self) -> None:
+        self.app.begin_session(EMAIL, OTHER)
+        assert self.verify("signup", code_of(self.app.mails[-1])).status == 200
+        assert [self.app.again(EMAIL, one).status for one in (PASSWORD, OTHER)] == [400, 400]
+
+    def test_whoever_signs_up_twice_keeps_the_password(self) -> None:
+        self.app.begin_session(EMAIL, PASSWORD)
+        assert self.verify("signup", code_of(self.app.mails[-1])).status == 200
+        assert self.app.again().status == 200
+
+    def test_it_takes_one_hash_whether_or_not_there_is_a_user(self) -> None:
+        for email in (EMAIL, OTHERS):
+            before = self.app.hashes.work
+            self.app.begin_session(email, OTHER)
+            assert self.app.hashes.work == before + 1
+        last = [(one.action, one.result) for one in self.app.repository.events if one.email == EMAIL]
+        assert last[-2:] == [("signup", "email_taken"), ("mail_confirmation", "ok")]
+
+    def test_the_mails_are_limited(self) -> None:
+        self.app.reload(confirm_email=True, emails_max_per_account=1)
+        for email, status in ((EMAIL, 429), (OTHERS, 200), (OTHERS, 429)):
+            assert self.post("/signup", email=email, password=PASSWORD).status == status
+
+
 class Recovering(Challenging):
     def test_it_signs_in_and_a_new_password_needs_no_old_one(self) -> None:
         old = self.app.begin_session()
@@ -243,6 +287,8 @@ class Links(Challenging):
             policy = str(answer.header("content-security-policy"))
             assert "form-action 'self' https://app.example.test;" in policy
             assert "script" not in policy and "default-src 'none'" in policy
+            # It posts to itself: a path of the service's own would be another behind a proxy that adds one.
+            assert method == "HEAD" or b'<form method="post"><' in answer.body
         assert self.follow(f"https://api.example.test{address.path}?{address.query}").status == 303
 
     def test_unless_the_operator_wants_it(self) -> None:
@@ -355,6 +401,11 @@ class ChangingTheAddress(Challenging):
         self.session = self.app.begin_session()
         self.token = self.session["access_token"]
 
+    def prove(self) -> None:
+        """Confirm the current address by a code, which ends what was there before, and set the password anew."""
+        self.token = self.verify("email", code_of(self.mailed("/otp"))).body["access_token"]
+        assert self.app.ask("PUT", "/user", {"password": PASSWORD}, self.token).status == 200
+
     def change(self, email: str = OTHERS) -> Any:
         answer = self.app.ask("PUT", "/user", {"email": email}, self.token)
         assert answer.status == 200, answer.body
@@ -372,7 +423,7 @@ class ChangingTheAddress(Challenging):
         assert (self.app.again().status, self.app.again(OTHERS).status) == (400, 200)
 
     def test_both_do_if_the_current_one_was_confirmed(self) -> None:
-        self.verify("email", code_of(self.mailed("/otp")))
+        self.prove()
         self.change()
         current, new = self.app.mails[1:]
         assert (current.recipient, new.recipient) == (EMAIL, OTHERS)
@@ -384,14 +435,14 @@ class ChangingTheAddress(Challenging):
         assert self.app.ask("GET", "/user", token=session["access_token"]).body["email"] == OTHERS
 
     def test_unless_the_operator_says_that_one_is_enough(self) -> None:
-        self.verify("email", code_of(self.mailed("/otp")))
+        self.prove()
         self.app.reload(double_confirm_changes=False)
         self.change()
         (new,) = self.app.mails[1:]
         assert self.verify("email_change", code_of(new), OTHERS).body["user"]["email"] == OTHERS
 
     def test_half_a_change_by_link_says_so(self) -> None:
-        self.verify("email", code_of(self.mailed("/otp")))
+        self.prove()
         self.change()
         _, told = self.landed(self.follow(link_of(self.app.mails[-1])))
         assert "other email" in told["message"] and "access_token" not in told
@@ -403,8 +454,33 @@ class ChangingTheAddress(Challenging):
         first, second = self.app.mails
         assert second.recipient == OTHERS and code_of(second) != code_of(first)
         assert self.verify("email_change", code_of(second), OTHERS).body["user"]["email"] == OTHERS
-        assert self.post("/resend", type="email_change", email="nobody@example.test").body == {}
+        nobody = "nobody@example.test"
+        assert self.post("/resend", type="email_change", email=nobody).body == {}
         assert len(self.app.mails) == 2
+        # It is recorded, so that it takes the time of a commit too.
+        assert self.app.repository.events[-1].email == nobody
+
+    def test_how_often_somebody_can_ask_which_addresses_are_taken_is_limited(self) -> None:
+        self.app.reload(emails_max_per_address=2)
+        for _ in range(2):
+            answer = self.app.ask("PUT", "/user", {"email": OTHERS}, self.token)
+            assert answer.status == 200
+        self.app.begin_session("third@example.test")
+        for email in ("third@example.test", "fourth@example.test"):
+            answer = self.app.ask("PUT", "/user", {"email": email}, self.token)
+            assert code(answer) == (429, "over_request_rate_limit")
+
+    def test_a_new_password_ends_the_change_of_another_session(self) -> None:
+        self.change()
+        assert self.app.ask("PUT", "/user", {"password": OTHER}, self.token).status == 200
+        (mail,) = self.app.mails
+        assert code(self.verify("email_change", code_of(mail), OTHERS)) == (403, "otp_expired")
+
+    def test_a_new_password_and_address_at_once(self) -> None:
+        assert self.app.ask("PUT", "/user", {"email": OTHERS, "password": OTHER}, self.token).status == 200
+        (mail,) = self.app.mails
+        assert self.verify("email_change", code_of(mail), OTHERS).status == 200
+        assert self.app.again(OTHERS, OTHER).status == 200
 
     def test_somebody_else_may_take_it_first(self) -> None:
         self.change()
@@ -523,6 +599,7 @@ class FromOperators(Challenging):
             answer = self.verify(kind, made["email_otp"], email)
             assert answer.status == 200, (kind, email, answer.body)
             assert answer.body["user"]["id"] == made["id"]
+        self.app.ask("PUT", "/user", {"password": PASSWORD}, answer.body["access_token"])
         changes = [("email_change_new", OTHERS), ("email_change_current", EMAIL)]
         codes = [
             self.operate("/admin/generate_link", type=kind, email=EMAIL, new_email=OTHERS).body["email_otp"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import bcrypt
@@ -198,6 +199,60 @@ def test_users_of_another_service_are_imported_once(project: Command, database: 
     run_sql(database, "update auth.users set created_at = now(), confirmed_at = now() where email like 'u3%'")
     assert project("user", "import", stdin=lines[2]).code == 0
     assert run_sql(database, query) == before
+
+
+@beside_the_reactor
+def test_bans_come_with_their_end(project: Command, database: str) -> None:
+    ends = "2124-01-01T00:00:00+00:00"
+    lines = [
+        line(1, banned_until=ends),
+        line(2, banned_until="infinity"),
+        line(3, banned_until=ends, deleted_at="2023-03-03T00:00:00+00:00"),
+        line(4, banned_until="2020-01-01T00:00:00+00:00"),
+    ]
+    assert project("user", "import", stdin="\n".join(lines)).code == 0
+    disabled = "select disabled_at is not null, disabled_until from auth.users order by id"
+    until = datetime.fromisoformat(ends)
+    assert run_sql(database, disabled) == [(True, until), (True, None), (True, None), (False, None)]
+    # Who is disabled here by now is so for as long as was said here.
+    by_us = (
+        "disabled_at = now(), disabled_until = null, created_at = now()"  # after an import that was killed
+    )
+    run_sql(database, f"update auth.users set {by_us} where email like 'u1%'")
+    assert project("user", "import", stdin=lines[0]).code == 0
+    assert run_sql(database, disabled)[0] == (True, None)
+
+
+@beside_the_reactor
+def test_users_without_an_address_are_imported(project: Command, database: str) -> None:
+    seen = "2024-01-01T00:00:00+00:00"
+    x = {"provider": "x", "provider_id": "7"}
+    none: dict[str, Any] = {
+        "email": None,
+        "encrypted_password": "",
+        "raw_app_meta_data": {},
+        "last_sign_in_at": seen,
+    }
+    lines = [
+        line(1, **none, is_anonymous=True),
+        line(2, **none, is_anonymous=False, identities=[x]),
+        line(3, is_anonymous=True),
+        line(4, **none, is_anonymous=False, identities=[{"provider": "phone", "provider_id": "8"}]),
+    ]
+    ids = [str(UUID(int=number)) for number in (1, 2, 3, 4)]
+    done = project("user", "import", "--json", stdin="\n".join(lines))
+    assert done.json == {"imported": ids[:3], "there": [], "refused": {ids[3]: "email is missing"}}
+    columns = "email, is_anonymous, raw_app_meta_data ->> 'provider', password_hash"
+    rows = run_sql(database, f"select {columns} from auth.users order by id")
+    address = ("u3@example.test", False, "email", None)
+    assert rows == [(None, True, None, None), (None, False, "x", None), address]
+    # They would be deleted at once otherwise, with what is theirs.
+    recent = "select extract(epoch from now() - last_login_at)::float8 from auth.users order by id limit 2"
+    ((anonymous,), (of_provider,)) = run_sql(database, recent)
+    assert anonymous < 60 < of_provider
+    again = project("user", "import", "--json", stdin="\n".join(lines))
+    assert (again.json["imported"], again.json["there"]) == ([], ids[:3])
+    assert project("user", "list").out.splitlines()[0].endswith("  -")
 
 
 @beside_the_reactor

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from project_service.auth import postgres
 from project_service.auth.postgres import BATCH, Repository
 from project_service.auth.sessions import CHANNEL
-from project_service.auth.values import Event, Limit, NewChallenge, Origin
+from project_service.auth.values import Answer, Event, Limit, NewChallenge, Origin
 from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
 from project_service.lifecycle import start
@@ -117,6 +117,21 @@ async def test_a_mail_to_a_user_who_is_being_deleted_is_not_sent(database: str, 
     finally:
         other.close()
     assert run_sql(database, "select user_id from auth.audit where action = 'mail'") == [(None,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_wrong_codes_are_recorded_also_for_addresses_of_nobody(database: str, pool: Pool) -> None:
+    """By the time of a commit one could tell whose address is known."""
+    repository, known, unknown = Repository(pool), address(), address()
+    await made(repository, known)
+    await issue(repository, known, purpose="magic_link", code_hash=digest())
+    for email in (known, unknown):
+        wrong = Answer(("magic_link",), None, email.key, (digest(),))
+        assert await repository.redeem(wrong, None, None, event("answer")) is None
+    query = "select email, result, user_id from auth.audit where action = 'answer' order by id"
+    assert run_sql(database, query) == [
+        (email.key, "invalid_one_time_token", None) for email in (known, unknown)
+    ]
 
 
 @pytest_twisted.ensureDeferred
@@ -355,6 +370,59 @@ async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.users for key share")
             assert await repository.reset_password(token, OTHER_HASH, event()) is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_accounts_with_providers_end_when_the_address_is_proven(database: str) -> None:
+    """Whoever had signed up with the address before could have added them."""
+    async with repository_on(database) as repository:
+        for by_email in (True, False):
+            for how in ("magic_link", "recovery"):
+                account = await made(repository, email := address())
+                user = account.user.id
+                if not by_email:
+                    run_sql(database, "delete from auth.identities where user_id = %s", user)
+                run_sql(
+                    database,
+                    "insert into auth.identities (user_id, provider, provider_id) values (%s, 'github', %s)",
+                    user,
+                    user,
+                )
+                key, _ = await issue(repository, email, purpose=how)
+                if how == "recovery" and by_email:
+                    assert await repository.reset_password(key, OTHER_HASH, event()) is not None
+                else:
+                    assert await repository.redeem(Answer((how,), key), None, None, event()) is not None
+                profile = await repository.profile(user)
+                assert profile is not None
+                assert [(one.provider, one.data["email"]) for one in profile.identities] == [
+                    ("email", email.address)
+                ]
+                assert profile.user.app_metadata == {"provider": "email", "providers": ["email"]}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_change_of_address_waits_for_a_mail_that_is_sent_again(database: str) -> None:
+    """Whoever issues a challenge locks the user's row as this statement does, and then that of the challenge."""
+    email, new, key = address(), address(), digest()
+    async with repository_on(database) as repository:
+        account = await made(repository, email)
+        data = {"email": new.address, "email_key": new.key, "both": False}
+        asked = NewChallenge(
+            "email_change", "email_change", key, NOW, NOW + HOUR, new, account.user.id, data=data
+        )
+        await repository.issue(asked, MINUTE, event())
+        for change in (
+            lambda: repository.redeem(Answer(("email_change",), key), None, None, event()),
+            lambda: repository.change_email(account.user.id, address(), event()),
+        ):
+            with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+                cursor.execute("select from auth.users for key share")
+                changed = start(change())
+                await until(waiting(database, 1))
+                cursor.execute("update auth.challenges set tries = tries")
+                other.commit()
+                assert await changed is not None
 
 
 @pytest_twisted.ensureDeferred

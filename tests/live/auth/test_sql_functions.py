@@ -16,7 +16,7 @@ from psycopg2 import errors as pg
 from project_service.auth.values import Account, User
 from project_service.lifecycle import start
 from project_service.settings.model import Store
-from tests.contracts.auth.users import HASH, NOW, event, made, session
+from tests.contracts.auth.users import HASH, HOUR, LONG_AGO, NOW, event, made, session
 from tests.live.auth.service import api_on, code_for, listening, log_in, payloads, post, repository_on
 from tests.live.sql import run_each, run_sql
 from tests.live.waiting import until
@@ -74,6 +74,19 @@ def test_a_null_is_refused(database: str) -> None:
     for call in ("auth.set_disabled(null, true)", "auth.end_sessions(null)"):
         with pytest.raises(psycopg2.Error, match="no such user"):
             run_sql(database, f"select {call}")
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_is_disabled_by_sql_is_so_for_good(database: str) -> None:
+    """Whatever an operator has decided for some time before."""
+    async with repository_on(database) as repository:
+        account = await made(repository)
+        for until_when in (NOW + HOUR, NOW - HOUR):
+            await repository.set_disabled(account.user.id, True, event(), until_when)
+            run_sql(database, "select auth.set_disabled(%s, true)", account.user.id)
+            await repository.delete_expired(NOW + 2 * HOUR, LONG_AGO, LONG_AGO, LONG_AGO)
+            known = await repository.find_user(account.user.id)
+            assert known is not None and known.disabled_at is not None
 
 
 AFTERWARDS = """

@@ -353,3 +353,38 @@ def line_of(checked: Ended) -> str:
     """The output's line for this part, which must be the only failing one."""
     (line,) = [line for line in checked.out.splitlines() if "mail server" in line or line.startswith("FAIL")]
     return line
+
+
+@beside_the_reactor
+def test_links_of_emails_that_lead_nowhere_are_a_warning(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
+    servers = config.read_text()
+    project = commands_of(monkeypatch, "--config", config)
+    project("jwt-keys", "create")
+    mails = ['smtp.host = "localhost"', f"smtp.port = {free_port()}", 'smtp.sender = "a@example.test"']
+    base = 'server.public_url = "https://api.example.test"'
+    site = 'site_url = "https://app.example.test"'
+
+    def links(*above: str, auth: str = "") -> list[object]:
+        config.write_text("\n".join([*above, servers, auth]))
+        parts = project("check", "--json").json["parts"]
+        return [one for part in parts if part["part"] == "links of e-mails" for one in _said(part)]
+
+    no_base = "server.public_url is not set, so e-mails have codes, but no links"
+    no_site = "auth.site_url is not set, so links sign nobody in"
+    some = "auth.site_url is not set, so links whose redirectTo is not in auth.redirect_urls sign nobody in"
+    other = 'redirect_urls = ["https://other.example.test/"]'
+    assert links(*mails) == [True, no_base, no_site]
+    assert links(*mails, base) == [True, no_site]
+    assert links(*mails, base, auth=other) == [True, some]
+    assert links(*mails, auth=site) == [True, no_base]
+    assert links(*mails, base, auth=site) == [False, "lead to https://app.example.test"]
+    assert links() == links(*mails, "server.client_paths = false") == []
+
+
+def _said(part: dict[str, Any]) -> list[object]:
+    """Whether a part is a warning, and what it says, line by line."""
+    assert part["ok"]
+    return [part["warning"], *str(part["message"]).split("\n  ")]

@@ -74,6 +74,9 @@ def test_buckets(project: Command) -> None:
     assert project("bucket", "delete", "papers").out == "deleted papers\n"
 
 
+FACTOR = "00000000-0000-4000-8000-0000000000fa"
+
+
 @beside_the_reactor
 def test_users(project: Command, database: str) -> None:
     hashed = bcrypt.hashpw(b"y", bcrypt.gensalt(4)).decode()
@@ -89,8 +92,21 @@ def test_users(project: Command, database: str) -> None:
     assert re.fullmatch(f"{one}  disabled  {TIME}  a@example.test\n", project("user", "list").out)
     assert project("user", "enable", one, "--json").json["disabled"] is False
     assert re.fullmatch(f"{one}  active    {TIME}  a@example.test\n", project("user", "list").out)
+    run_sql(
+        database,
+        "insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, status)"
+        f" values ('{FACTOR}', '{one}', 'phone', 'totp', 'verified')",
+    )
+    (shown,) = project("user", "list", "--json").json
+    (factor,) = shown["factors"]
+    assert (factor["id"], factor["friendly_name"], factor["factor_type"], factor["status"]) == (
+        *(FACTOR, "phone", "totp", "verified"),
+    )
+    assert project("user", "mfa-reset", "a@example.test", "--json").json == {"id": one, "deleted": 1}
+    assert project("user", "mfa-reset", one).out == f"deleted 0 of {one}\n"
+    assert project("user", "list", "--json").json[0]["factors"] == []
     assert project("user", "delete", one, "--json").json == {"id": one, "deleted": True}
-    for command in ("disable", "enable", "unlock", "delete", "end-sessions"):
+    for command in ("disable", "enable", "unlock", "delete", "end-sessions", "mfa-reset"):
         assert project("user", command, one) == failed("There is no such user.")
     # These are more users than one page of /admin/users has.
     run_sql(

@@ -10,10 +10,14 @@ import psycopg2
 import pytest
 import pytest_twisted
 
+from project_service.auth.values import Answer
 from project_service.settings.model import Store
+from tests.contracts.auth.users import HOUR, MINUTE, NOW, address, digest, event, issue, made, session
 from tests.live.application import Api, serving, settings_for
+from tests.live.auth.service import repository_on
 from tests.live.database.catalog import catalog
 from tests.live.database.landed import Known, restored, statements_of_0_1_0
+from tests.live.database.landed.tokens_of_0_1_0 import Tokens
 from tests.live.services import Services, migrated, store_client
 from tests.live.sql import run_sql
 
@@ -146,3 +150,42 @@ def test_what_the_previous_version_sends_does_what_it_did(
         assert sorted(run_sql(database, query), key=str) == sorted(run_sql(empty_database, query), key=str), (
             query
         )
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_one_version_has_mailed_is_answered_at_the_other(database: str) -> None:
+    old, email = Tokens(database), address()
+    async with repository_on(database) as new:
+        user = (await made(new, email)).user.id
+        token, _ = await issue(new, email, code_hash=b"c" * 32)
+        assert old.use(token, "confirmation", NOW) is None
+        assert old.use(token, "recovery", NOW) == user
+        assert old.use(token, "recovery", NOW) is None
+        assert await new.redeem(Answer(("recovery",), token), session(), None, event()) is None
+        token = digest()
+        assert old.issue(email.key, "recovery", token, NOW, HOUR)
+        assert old.issue(email.key, "confirmation", token[::-1], NOW, HOUR)
+        assert await new.reset_password(token[::-1], b"$2b$", event()) is None
+        redeemed = await new.redeem(Answer(("confirmation",), token[::-1]), session(), None, event())
+        assert redeemed is not None and redeemed.session is not None
+        assert await new.reset_password(token, b"$2b$04$" + b"c" * 53, event()) is not None
+        assert old.use(token, "recovery", NOW) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_code_ends_when_the_version_without_codes_replaces_its_token(database: str) -> None:
+    old, email, token = Tokens(database), address(), digest()
+    code = Answer(("recovery",), None, email.key, (b"c" * 32,))
+    async with repository_on(database) as new:
+        await made(new, email)
+        first, _ = await issue(new, email, code_hash=b"c" * 32)
+        assert not old.issue(email.key, "recovery", token, NOW, HOUR)  # too early
+        assert old.issue(email.key, "recovery", token, NOW + MINUTE, HOUR)
+        for answer in (Answer(("recovery",), first), code):
+            assert await new.redeem(answer, session(), None, event(at=NOW + MINUTE)) is None
+        third, _ = await issue(new, email, NOW + 2 * MINUTE, code_hash=b"c" * 32)
+        assert await new.redeem(code, session(), None, event(at=NOW + 2 * MINUTE)) is not None
+        assert old.use(third, "recovery", NOW + 2 * MINUTE) is None
+        await issue(new, email, NOW + 3 * MINUTE)
+        assert old.remove_expired(NOW + 3 * MINUTE + HOUR) == 0
+        assert old.remove_expired(NOW + 4 * MINUTE + HOUR) == 1

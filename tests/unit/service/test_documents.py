@@ -31,7 +31,7 @@ from project_service.cli import COMMANDS, main
 from project_service.http.metrics import Metrics
 from project_service.settings import model
 from project_service.settings.model import Settings
-from project_service.settings.reading import Source
+from project_service.settings.reading import ALL_RESOURCES, Resource, Source
 from project_service.workers.supervisor import STOP_MARGIN_SECONDS
 
 ROOT = Path(__file__).parents[3]
@@ -360,16 +360,26 @@ class Documented(TestCase):
 
     def test_the_configuration_that_is_shown_is_valid(self) -> None:
         """The secrets come from the environment variables that the page shows."""
-        shown = re.search(r"\.\. code-block:: toml\n   :name: configuration\n\n((?:   .*\n|\n)+)", DOCUMENT)
+        settings = self.shown("configuration")
+        self.assertEqual(set(settings.stages), {"prod"})
+        self.assertEqual(settings.server.public_url, "https://project.example.com")
+
+    def test_the_settings_for_links_of_emails_are_valid(self) -> None:
+        settings = self.shown("links", "mail server")
+        self.assertEqual(settings.smtp.host, "smtp.example.com")
+        self.assertEqual(settings.auth.redirect_urls, (settings.auth.site_url,))
+
+    def shown(self, name: str, *needed: Resource) -> Settings:
+        """The settings in the block of that name, for everything or for what is ``needed``."""
+        shown = re.search(rf"\.\. code-block:: toml\n   :name: {name}\n\n((?:   .*\n|\n)+)", DOCUMENT)
         secrets = dict(re.findall(r"^    (PROJECT_SERVICE__\w+)='(.*)'$", DOCUMENT, re.MULTILINE))
         assert shown is not None
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         config = Path(folder.name) / "project-service.toml"
         config.write_text(dedent(shown[1]))
-        settings = Source(config).read({name: value.replace("…", "x") for name, value in secrets.items()})
-        self.assertEqual(set(settings.stages), {"prod"})
-        self.assertEqual(settings.server.public_url, "https://project.example.com")
+        environment = {name: value.replace("…", "x") for name, value in secrets.items()}
+        return Source(config).read(environment, needed or ALL_RESOURCES)
 
     def test_every_setting_that_is_named_exists(self) -> None:
         settings = Settings()

@@ -458,6 +458,22 @@ class ProvidersAndHooks(TestCase):
         ):
             self.assertTrue(any(fault in one for one in faults(toml)), faults(toml))
 
+    def test_passkeys_need_to_know_their_host_and_origins(self) -> None:
+        on = "[auth]\npasskeys = true\n"
+        missing = "is missing (or name auth.site_url, whose it is then)"
+        self.assertEqual(faults(on), [f"auth.passkey_rp_id {missing}", f"auth.passkey_origins {missing}"])
+        self.loaded(f"{on}site_url = 'https://app.example.com/'\n")
+        auth = self.loaded(
+            f"{on}passkey_rp_id = 'example.com'\npasskey_origins = ['https://www.example.com']\n"
+        )
+        self.assertEqual(auth.passkey_origins, ("https://www.example.com",))
+        for setting in (
+            *("passkey_rp_id = 'https://example.com'", "passkey_rp_id = 'example.com:443'"),
+            *("passkey_rp_id = 'Example.com'", "passkey_rp_id = 'a@b'", "passkey_rp_id = '[x'"),
+            *("passkey_origins = ['*']", "passkey_origins = ['https://example.com/']"),
+        ):
+            self.assertEqual(len(faults(f"[auth]\n{setting}\n")), 1, setting)
+
     def test_a_hook_is_a_function_or_an_address(self) -> None:
         secret = "v1,whsec_" + "A" * 32
         for good in ("sql:public.may_sign_up", "https://hooks.example.com/a?b=c"):

@@ -39,7 +39,8 @@ begin
         raise null_value_not_allowed using message = 'Whether the user is to be disabled is null.';
     end if;
     -- First the user: from then on no session is started, and the next statement sees all that were.
-    update auth.users u set disabled_at = case when $2 then coalesce(u.disabled_at, now()) end where u.id = $1;
+    update auth.users u
+    set disabled_at = case when $2 then coalesce(u.disabled_at, now()) end, disabled_until = null where u.id = $1;
     if $2 then
         update auth.sessions s set ended_at = now(), end_reason = 'disable_user'
         where s.user_id = $1 and s.ended_at is null;
@@ -48,7 +49,7 @@ begin
 end
 $$;
 comment on function auth.set_disabled(uuid, boolean) is
-    'Keeps a user out and ends all sessions, or lets the user log in again. PT404 if there is no such user.';
+    'Keeps a user out for good and ends all sessions, or lets the user log in again. PT404 if there is no such user.';
 
 create or replace function auth.end_sessions(user_id uuid) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

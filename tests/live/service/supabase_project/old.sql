@@ -157,6 +157,7 @@ COPY auth.users (instance_id, id, aud, role, email, encrypted_password, email_co
 00000000-0000-0000-0000-000000000000	11111111-1111-4111-8111-111111111111	authenticated	authenticated	ada@example.com	$2a$04$kZGytHxog5tsSyNiwUG6F.mfiq8hpmJLbrBV35O8b8l5Ro6oV/Vh2	2023-02-03 04:05:06.789+00	\N		2024-05-06 07:08:09+00	{"provider": "email", "providers": ["email", "google"], "role": "editor"}	{"nick": "Ada \\"the first\\"", "lines": "one\\ntwo"}	\N	2023-02-03 04:05:00+00	2024-05-06 07:08:09+00	\N	\N	\N	f
 00000000-0000-0000-0000-000000000000	22222222-2222-4222-8222-222222222222	authenticated	authenticated	ben@example.com	$2a$04$kZGytHxog5tsSyNiwUG6F.mfiq8hpmJLbrBV35O8b8l5Ro6oV/Vh2	2023-03-03 04:05:06+00	\N		\N	{"provider": "email", "providers": ["email"]}	{}	\N	2023-03-03 04:05:00+00	2023-03-03 04:05:00+00	\N	2124-01-01 00:00:00+00	\N	f
 00000000-0000-0000-0000-000000000000	33333333-3333-4333-8333-333333333333	authenticated	authenticated	\N		\N	\N		\N	{}	{}	\N	2023-04-03 04:05:00+00	2023-04-03 04:05:00+00	\N	\N	\N	t
+00000000-0000-0000-0000-000000000000	44444444-4444-4444-8444-444444444444	authenticated	authenticated	\N		\N	\N		\N	{}	{}	\N	2023-05-03 04:05:00+00	2023-05-03 04:05:00+00	4912345	\N	\N	f
 \.
 
 COPY auth.identities (provider_id, user_id, identity_data, provider, last_sign_in_at, created_at, updated_at, id) FROM stdin;
