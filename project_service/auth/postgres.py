@@ -313,9 +313,9 @@ select {USER}, t.purpose from u join t on t.user_id = u.id
 # Before _ISSUE, for one that takes an account over: so does the challenge that is there, if it is too young to be
 # replaced. Whoever asked for that one may be somebody else.
 _LET_TAKE_OVER = """
-select from auth.users where email_key = %(email_key)s for key share;
-update auth.challenges set data = data || '{"takes_over": true}'
-    where purpose = %(purpose)s and user_id = (select id from auth.users where email_key = %(email_key)s);
+select from auth.users where email_key = %(email_key)s for no key update;
+update auth.challenges set data = data || '{"takes_over": true}' where purpose = %(purpose)s
+    and user_id = (select id from auth.users where email_key = %(email_key)s and disabled_at is null);
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
@@ -336,8 +336,6 @@ _LOCK_OWNERS = f"""
 select from auth.users where id in (select user_id from auth.challenges where {_ANSWERABLE}) order by id
 for no key update
 """
-# An address is a key: whoever issues a challenge meanwhile, or refers to the user, has to end before it changes.
-_LOCK_CHANGING = _LOCK_OWNERS.replace("no key update", "update")
 # Uses a challenge up; of two answers at once only one gets it, because they wait for the user's row. A wrong code
 # counts as a try of each that it could have been for.
 _ANSWER = f"""
@@ -1490,8 +1488,7 @@ async def _answered(
         "user": answer.user_id,
         "now": now,
     }
-    changes = not OF_CHANGE.keys().isdisjoint(answer.purposes)
-    await transaction.query(_LOCK_CHANGING if changes else _LOCK_OWNERS, params)
+    await transaction.query(_LOCK_OWNERS, params)
     row = _first(await transaction.query(_ANSWER, params))
     return None if row is None else (row[0], row[1], json.loads(row[2]))
 

@@ -26,7 +26,8 @@ class Person:
 @define
 class Challenge:
     """``kept`` is False as soon as nothing can answer it any more but for its age. ``new_email`` is what a change of
-    address is to; ``both`` that two addresses have to confirm it, and ``half`` that the other one has."""
+    address is to; ``both`` that two addresses have to confirm it, and ``half`` that the other one has. ``takes_over``
+    says that somebody has asked for it who did not sign up."""
 
     person: str
     purpose: str
@@ -39,6 +40,7 @@ class Challenge:
     new_email: str = ""
     both: bool = False
     half: bool = False
+    takes_over: bool = False
 
     def is_open(self, now: float) -> bool:
         return self.kept and now < self.written + LIFETIME
@@ -54,20 +56,31 @@ class Model:
     def named(self, email: str) -> str | None:
         return next((key for key, one in self.people.items() if one.email == email), None)
 
-    def due(self, person: str, purpose: str, now: float) -> bool:
+    def due(self, person: str, purpose: str, now: float, new_email: str = "") -> bool:
         """Whether this person is mailed such a challenge now."""
         one = self.people[person]
         if one.banned or (purpose == "confirmation" and one.confirmed):
             return False
         return not any(
-            each.person == person and each.purpose == purpose and each.kept and now < each.written + PAUSE
-            for each in self.challenges
+            now < each.written + PAUSE and each.new_email == new_email for each in self._kept(person, purpose)
         )
 
+    def _kept(self, person: str, purpose: str) -> list[Challenge]:
+        return [
+            each
+            for each in self.challenges
+            if (each.person, each.purpose, each.kept) == (person, purpose, True)
+        ]
+
+    def let_take_over(self, person: str) -> None:
+        """Whoever asks for a code to sign in may be somebody else than who signed up."""
+        for each in self._kept(person, "confirmation"):
+            each.takes_over = True
+
     def issue(self, challenge: Challenge) -> None:
-        for each in self.challenges:
-            if (each.person, each.purpose) == (challenge.person, challenge.purpose):
-                each.kept = False
+        for each in self._kept(challenge.person, challenge.purpose):
+            each.kept = False
+            challenge.takes_over |= each.takes_over
         self.challenges.append(challenge)
 
     def by_token(self, kind: str, token: str, now: float) -> Challenge | None:
@@ -97,3 +110,6 @@ class Model:
     def forget(self, person: str) -> None:
         for each in self.challenges:
             each.kept = each.kept and each.person != person
+        for code, (whose, until, _) in self.auth_codes.items():
+            if whose == person:
+                self.auth_codes[code] = whose, until, True

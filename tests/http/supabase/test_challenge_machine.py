@@ -74,9 +74,13 @@ class ChallengeMachine(RuleBasedStateMachine):
         if person is None:
             return self.sent()
         purpose = "magic_link" if self.model.people[person].confirmed else "confirmation"
-        if not self.model.due(person, purpose, self.now):
-            return self.sent()
-        return self.sent((person, purpose, email))
+        if self.model.due(person, purpose, self.now):
+            self.sent((person, purpose, email))
+        else:
+            self.sent()
+        if not self.model.people[person].banned:
+            self.model.let_take_over(person)
+        return None
 
     @rule(path=st.sampled_from(sorted(PURPOSES)), email=EMAILS, host=HOSTS)
     def ask_for_a_mail(self, path: str, email: str, host: int) -> None:
@@ -169,10 +173,13 @@ class ChallengeMachine(RuleBasedStateMachine):
         if met is None:
             return False
         person = self.model.people[met.person]
+        if person.banned:
+            met.kept = False
+            return False
         if met.new_email and met.both and not met.half:
             met.kept = False
             for other in self.model.challenges:
-                if other.person == met.person and other.new_email and other.kept:
+                if (other.person, other.new_email, other.kept) == (met.person, met.new_email, True):
                     other.half = True
             return False
         if met.new_email and self.model.named(met.new_email) is not None:
@@ -180,9 +187,10 @@ class ChallengeMachine(RuleBasedStateMachine):
         met.kept = False
         if met.new_email:
             self.model.forget(met.person)
-            person.email, person.confirmed = met.new_email, True
-        if person.banned:
-            return False
+            person.email = met.new_email
+        elif not person.confirmed and (met.takes_over or met.purpose != "confirmation"):
+            # Whoever signed up with the address may be somebody else.
+            self.model.forget(met.person)
         person.confirmed = True
         return True
 
@@ -204,15 +212,10 @@ class ChallengeMachine(RuleBasedStateMachine):
         both = known.confirmed
         expected = [(person, "email_change_current", known.email)] if both else []
         expected.append((person, "email_change", email))
-        self.sent(*(one for one in expected if self.model.due(person, one[1], self.now)))
-        for one in self.model.challenges:
-            if (
-                one.person == person
-                and one.purpose in TYPES["email_change"]
-                and one.written == self.now
-                and one.kept
-            ):
-                one.new_email, one.both = email, both
+        before = len(self.model.challenges)
+        self.sent(*(one for one in expected if self.model.due(person, one[1], self.now, email)))
+        for one in self.model.challenges[before:]:
+            one.new_email, one.both = email, both
         return None
 
     @precondition(lambda self: self.model.people)

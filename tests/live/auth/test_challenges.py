@@ -41,7 +41,7 @@ from tests.live.waiting import until
 
 EMAIL = "ada@example.test"
 RIGHT, WRONG = b"r" * 32, b"w" * 32
-# Of each pair of works: 330 in all.
+# Of each pair of works: 460 in all.
 ROUNDS = 5
 
 Work = Callable[[Repository], Coroutine[Any, Any, Any]]
@@ -140,7 +140,9 @@ async def works_on_one_user(repository: Repository) -> dict[str, Work]:
 
     moved = digest()
     await issue_change(repository, moved)
-    kept = AuthCode(digest(), NOW + HOUR)
+    kept, left = AuthCode(digest(), NOW + HOUR), AuthCode(digest(), NOW + HOUR)
+    nonce, _ = await issue(repository, email, purpose="reauthentication", data={"code_challenge": "plain x"})
+    await repository.redeem(Answer(("reauthentication",), nonce), session(), left, event())
     by_code = [Answer(("magic_link",), None, email.key, (one,)) for one in (RIGHT, WRONG)]
     return {
         "its code": lambda host: host.redeem(by_code[0], session(), None, at),
@@ -151,6 +153,10 @@ async def works_on_one_user(repository: Repository) -> dict[str, Work]:
         "a reset": lambda host: host.reset_password(reset, OTHER_HASH, at),
         "a password": lambda host: host.set_password(user, HASH, None, at),
         "another code": lambda host: issue(host, email, at.at, "magic_link", code_hash=RIGHT),
+        "another who takes over": lambda host: issue(
+            host, email, at.at, "magic_link", data={"takes_over": True}
+        ),
+        "an exchange": lambda host: host.exchange(left.digest, ("plain x",), session(), at),
         "another reset": lambda host: issue(host, email, at.at),
         "another change": lambda host: issue_change(host, digest()),
         "a ban": lambda host: host.set_disabled(user, True, at),

@@ -402,30 +402,6 @@ async def test_accounts_with_providers_end_when_the_address_is_proven(database: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_change_of_address_waits_for_a_mail_that_is_sent_again(database: str) -> None:
-    """Whoever issues a challenge locks the user's row as this statement does, and then that of the challenge."""
-    email, new, key = address(), address(), digest()
-    async with repository_on(database) as repository:
-        account = await made(repository, email)
-        data = {"email": new.address, "email_key": new.key, "both": False}
-        asked = NewChallenge(
-            "email_change", "email_change", key, NOW, NOW + HOUR, new, account.user.id, data=data
-        )
-        await repository.issue(asked, MINUTE, event())
-        for change in (
-            lambda: repository.redeem(Answer(("email_change",), key), None, None, event()),
-            lambda: repository.change_email(account.user.id, address(), event()),
-        ):
-            with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-                cursor.execute("select from auth.users for key share")
-                changed = start(change())
-                await until(waiting(database, 1))
-                cursor.execute("update auth.challenges set tries = tries")
-                other.commit()
-                assert await changed is not None
-
-
-@pytest_twisted.ensureDeferred
 async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
     email, first = address(), session()
     async with repository_on(database) as repository:

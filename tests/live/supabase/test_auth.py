@@ -235,8 +235,7 @@ const mail = async () => {  // the next e-mail
 const follow = async link => {
   const page = await (await fetch(link)).text()
   const body = new URLSearchParams([...page.matchAll(/name="([^"]*)" value="([^"]*)"/g)].map(([, ...pair]) => pair))
-  const action = url + /action="(.*?)"/.exec(page)[1]
-  return (await fetch(action, { method: 'POST', body, redirect: 'manual' })).headers.get('location')
+  return (await fetch(link, { method: 'POST', body, redirect: 'manual' })).headers.get('location')
 }
 const one = client()
 out.asked = await one.auth.signInWithOtp({ email: ada.email, options: { data: { name: 'Ada' } } })
