@@ -365,17 +365,6 @@ a as (insert into auth.audit (at, actor, user_id, email, action, result, address
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
 """
-# A challenge that is nobody's yet.
-_KEEP = """
-insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
-"""
-_TAKE = """
-delete from auth.challenges
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
-    and coalesce(data ->> 'browser', '') = %(browser)s
-returning data::text
-"""
 _LOCK_EXCHANGER = """
 select from auth.users where id = (
     select (data ->> 'user')::uuid from auth.challenges where token_hash = %(digest)s and purpose = 'pkce')
@@ -582,7 +571,9 @@ insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
 values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
 """
 _TAKE_CHALLENGE = """
-delete from auth.challenges where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
 returning data::text
 """
 _FACTORS = (
@@ -1334,34 +1325,14 @@ class Repository:
         await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
 
     async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep_challenge``: its data."""
-        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
+        """Use up a challenge of ``keep_challenge``: its data. None if there is none, or its member ``browser`` is
+        another; then it stays."""
+        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now, browser=browser)
         return None if row is None else json.loads(row[0])
 
     # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        """Store a challenge that is nobody's yet."""
-        params = {
-            "purpose": purpose,
-            "digest": digest,
-            "data": _jsonb(data),
-            "at": now,
-            "expires": expires_at,
-        }
-        await self.database.query(_KEEP, params)
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
-        then it stays."""
-        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
-        return None if row is None else json.loads(row[0])
 
     async def enter(
         self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
@@ -1584,7 +1555,7 @@ async def _keep_for_client(
 ) -> None:
     """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
     params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
-    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+    await transaction.query(_KEEP_CHALLENGE, {**params, "data": _jsonb({**data, **code.data}), "at": now})
 
 
 async def _account_by_provider(

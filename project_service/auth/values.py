@@ -374,12 +374,14 @@ class IssuedSession:
 @frozen
 class Origin:
     """Where a request came from, for the limits, the list of sessions and the audit. ``languages`` is its
-    ``Accept-Language``, for e-mails; it is not stored."""
+    ``Accept-Language``, for e-mails, and ``captcha_token`` what its client has to show for a captcha, for hooks; they
+    are not stored."""
 
     address: str = ""
     user_agent: str = ""
     request_id: str = ""
     languages: str = ""
+    captcha_token: str = field(default="", repr=False)
 
 
 # What the repository takes and gives.

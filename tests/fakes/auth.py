@@ -659,22 +659,6 @@ class MemoryRepository:
 
     # Identities.
 
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
-        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        for one in self.challenges:
-            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
-            if met and one.data.get("browser", "") == browser:
-                self.challenges.remove(one)
-                return one.data
-        return None
-
     def _identity_of(self, who: ByProvider) -> Identity | None:
         known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
         return next(known, None)
@@ -1036,10 +1020,11 @@ class MemoryRepository:
         self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
 
     async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
         for one in self.challenges:
-            if (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now:
+            is_it = (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now
+            if is_it and one.data.get("browser", "") == browser:
                 self.challenges.remove(one)
                 return one.data
         return None
