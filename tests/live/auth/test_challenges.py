@@ -143,9 +143,6 @@ async def works_on_one_user(repository: Repository) -> dict[str, Work]:
 
     moved = digest()
     await issue_change(repository, moved)
-    kept, left = AuthCode(digest(), NOW + HOUR), AuthCode(digest(), NOW + HOUR)
-    nonce, _ = await issue(repository, email, purpose="reauthentication", data={"code_challenge": "plain x"})
-    await repository.redeem(Answer(("reauthentication",), nonce), session(), left, event())
     by_code = [Answer(("magic_link",), None, email.key, (one,)) for one in (RIGHT, WRONG)]
     return {
         "its code": lambda host: host.redeem(by_code[0], session(), None, at),
@@ -157,10 +154,6 @@ async def works_on_one_user(repository: Repository) -> dict[str, Work]:
         "a reset": lambda host: host.reset_password(reset, OTHER_HASH, at),
         "a password": lambda host: host.set_password(user, HASH, None, at),
         "another code": lambda host: issue(host, email, at.at, "magic_link", code_hash=RIGHT),
-        "another who takes over": lambda host: issue(
-            host, email, at.at, "magic_link", data={"takes_over": True}
-        ),
-        "an exchange": lambda host: host.exchange(left.digest, ("plain x",), session(), at),
         "another reset": lambda host: issue(host, email, at.at),
         "a claim": lambda host: issue(host, email, at.at, "magic_link", data={"takes_over": True}),
         "another change": lambda host: issue_change(host, digest()),
