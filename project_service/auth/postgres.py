@@ -20,7 +20,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -52,6 +51,7 @@ from project_service.auth.values import (
     User,
     email_of,
     load_metadata,
+    takes_over,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
@@ -191,7 +191,7 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody anonymous who has had no session for long.
-_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+_UNUSED = """is_anonymous and (last_login_at < %(before)s or last_login_at is null and created_at < %(before)s)
     and not exists (select from auth.sessions s
         where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
@@ -324,7 +324,8 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 _PENDING = """
 select user_id::text, data::text from auth.challenges
 where purpose = any(%(purposes)s) and expires_at > %(now)s
-    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
 # deadlocks.
@@ -363,17 +364,6 @@ with u as (
 a as (insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
-"""
-# A challenge that is nobody's yet.
-_KEEP = """
-insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
-"""
-_TAKE = """
-delete from auth.challenges
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
-    and coalesce(data ->> 'browser', '') = %(browser)s
-returning data::text
 """
 _LOCK_EXCHANGER = """
 select from auth.users where id = (
@@ -581,7 +571,9 @@ insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
 values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
 """
 _TAKE_CHALLENGE = """
-delete from auth.challenges where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
 returning data::text
 """
 _FACTORS = (
@@ -1046,12 +1038,10 @@ class Repository:
         """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
-        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
-        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
-        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
-        one.
-        """
+        Otherwise the address to which the challenge was sent is confirmed. If the user ``takes_over``, all that let
+        anybody in before is void: password, sessions, passkeys, challenges, and identities of providers. Then
+        ``session`` starts, if there is one; or, if the client that had asked for the challenge sent a code challenge,
+        ``auth_code`` is kept for it, if there is one."""
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
@@ -1074,7 +1064,7 @@ class Repository:
                     )
                     return Redeemed(purpose, owner.user, data, half=True)
                 await transaction.query(_CHANGE_EMAIL, new)
-            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            elif takes_over(purpose, data, owner.user):
                 await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
@@ -1335,34 +1325,14 @@ class Repository:
         await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
 
     async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep_challenge``: its data."""
-        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
+        """Use up a challenge of ``keep_challenge``: its data. None if there is none, or its member ``browser`` is
+        another; then it stays."""
+        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now, browser=browser)
         return None if row is None else json.loads(row[0])
 
     # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        """Store a challenge that is nobody's yet."""
-        params = {
-            "purpose": purpose,
-            "digest": digest,
-            "data": _jsonb(data),
-            "at": now,
-            "expires": expires_at,
-        }
-        await self.database.query(_KEEP, params)
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
-        then it stays."""
-        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
-        return None if row is None else json.loads(row[0])
 
     async def enter(
         self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
@@ -1585,7 +1555,7 @@ async def _keep_for_client(
 ) -> None:
     """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
     params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
-    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+    await transaction.query(_KEEP_CHALLENGE, {**params, "data": _jsonb({**data, **code.data}), "at": now})
 
 
 async def _account_by_provider(

@@ -23,7 +23,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -54,6 +53,7 @@ from project_service.auth.values import (
     User,
     email_of,
     folded,
+    takes_over,
 )
 from project_service.database.listener import Listener
 from project_service.errors import session_revoked
@@ -607,7 +607,7 @@ class MemoryRepository:
             self._forget(user_id)
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
-        elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+        elif takes_over(purpose, data, account.user):
             self._void(user_id, event.at)
             self._void_other_ways(user_id)
             account = self.accounts[user_id]
@@ -658,22 +658,6 @@ class MemoryRepository:
         return None
 
     # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
-        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        for one in self.challenges:
-            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
-            if met and one.data.get("browser", "") == browser:
-                self.challenges.remove(one)
-                return one.data
-        return None
 
     def _identity_of(self, who: ByProvider) -> Identity | None:
         known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
@@ -1036,10 +1020,11 @@ class MemoryRepository:
         self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
 
     async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
         for one in self.challenges:
-            if (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now:
+            is_it = (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now
+            if is_it and one.data.get("browser", "") == browser:
                 self.challenges.remove(one)
                 return one.data
         return None

@@ -28,6 +28,7 @@ from project_service.supabase.auth.common import (
     body_of,
     declare,
     fragment_of,
+    origin_with,
     read,
     reply,
     to,
@@ -90,7 +91,7 @@ class Mails:
             raise theirs.phone_provider_disabled() if body.phone else validation_failed_missing("email")
         await self.accounts.mail_code(
             body.email,
-            origin_of(request),
+            origin_with(request, body.gotrue_meta_security),
             self.links.asked(request, body),
             create_user=body.create_user,
             metadata=body.data,
