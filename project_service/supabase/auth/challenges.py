@@ -252,6 +252,8 @@ class Verification:
 
     def _failed(self, request: Request, refusal: ApiError) -> Reply:
         error = translated(refusal)
+        if error.status == 429 or error.status >= 500:
+            raise refusal  # which says nothing about the link: it can be followed again
         target = self.links.target(request.query_value("redirect_to") or "")
         if target is None:
             return page.told(error.status, "The link is not valid, or no longer valid")

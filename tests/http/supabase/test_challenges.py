@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import jwt
 import orjson
 
 from project_service.auth.assemble import clean
+from project_service.errors import database_unavailable
 from project_service.lifecycle import start
 from tests.fakes.auth import in_place_of_sql
 from tests.fakes.common import SERVICE_KEY, Response, parse_response, raw_request
@@ -320,6 +322,20 @@ class Links(Challenging):
         assert self.landed(answer)[0] == SITE
         answer = self.post_form({"type": "magiclink"})
         assert self.landed(answer)[1]["error_code"] == "otp_expired"
+
+    def test_a_link_is_not_called_invalid_while_nobody_can_look_it_up(self) -> None:
+        async def unavailable(*given: Any, **more: Any) -> Any:
+            raise database_unavailable()
+
+        self.app.begin_session()
+        mail = self.mailed("/otp")
+        link = urlsplit(link_of(mail))
+        fields = {"type": "magiclink", "token": token_of(mail)}
+        with patch.object(type(self.app.repository), "pending", unavailable):
+            opened = self.app.app.connect().request("GET", f"{link.path}?{link.query}", {}, None)
+            for answer in (opened, self.post_form(fields)):
+                assert (answer.status, answer.header("retry-after")) == (503, "2")
+        assert "access_token" in self.landed(self.post_form(fields))[1]
 
     def test_without_an_application_a_page_says_that_it_is_done(self) -> None:
         self.app = ClientApp(self, confirm_email=True)
