@@ -126,6 +126,14 @@ const german = { email: 'fay@example.com', options: { data: { locale: 'de' } } }
 await eve.evaluate(who => app.client.auth.signInWithOtp(who), german)
 const fay = await enters(await link(mails, 'fay@example.com', `${site}/link.html?token_hash=`), await alone())
 seen.own = (await called(fay, 'follow')).user.email
+
+// Whoever signed up with somebody's address is out once that is shown.
+const gus = await enters('enter.html', await alone())
+const who = { email: 'gus@example.com', password: 'correct horse battery' }
+seen.before = await gus.evaluate(async who => (await app.client.auth.signUp(who)).data.session !== null, who)
+await called(gus, 'send', 'gus@example.com')
+await called(gus, 'enter', 'gus@example.com', await code(mails, 'gus@example.com'))
+seen.after = await gus.evaluate(async who => (await app.client.auth.signInWithPassword(who)).error?.code, who)
 """,
     )
     assert seen == {
@@ -139,6 +147,8 @@ seen.own = (await called(fay, 'follow')).user.email
         "elsewhere": None,
         "code": "eve@example.com",
         "own": "fay@example.com",
+        "before": True,
+        "after": "invalid_credentials",
     }
     assert seen["link"][0].removesuffix("#").endswith("/enter.html")
 
