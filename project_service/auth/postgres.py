@@ -20,7 +20,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -52,6 +51,7 @@ from project_service.auth.values import (
     User,
     email_of,
     load_metadata,
+    takes_over,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
@@ -192,7 +192,7 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody anonymous who has had no session for long.
-_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+_UNUSED = """is_anonymous and (last_login_at < %(before)s or last_login_at is null and created_at < %(before)s)
     and not exists (select from auth.sessions s
         where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
@@ -325,7 +325,8 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 _PENDING = """
 select user_id::text, data::text from auth.challenges
 where purpose = any(%(purposes)s) and expires_at > %(now)s
-    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
 # deadlocks.
@@ -405,27 +406,24 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
-# lets them in, or keeps its owner out.
+# lets them in.
 _VOID_UNPROVEN = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.mfa_factors where user_id = %(id)s::uuid;
-delete from auth.recovery_codes where user_id = %(id)s::uuid;
-delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
 {_FORGET}
 """
-# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
-_VOID = f"""
-{_VOID_UNPROVEN};
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says). Factors
+# stay, since nobody gets in by them alone, and whoever reads somebody's e-mails must not get past theirs.
+_VOID_OTHER_WAYS = """
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid and factor_id is null;
 insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
     values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
 """
+_VOID = f"{_VOID_UNPROVEN};{_VOID_OTHER_WAYS}"
 # A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
-delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
-    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -610,6 +608,9 @@ where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
 # By a provider.
 _TAKE_OVER = f"""
 {_VOID_UNPROVEN};
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
 update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
 """
@@ -1022,7 +1023,10 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = (await _locked(transaction, answered[1])).user
+            account = await _locked(transaction, answered[1])
+            owner = account.user
+            if account.confirmed_at is None:
+                await transaction.query(_VOID_OTHER_WAYS, {"id": owner.id, "at": event.at})
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
@@ -1035,12 +1039,10 @@ class Repository:
         """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
-        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
-        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
-        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
-        one.
-        """
+        Otherwise the address to which the challenge was sent is confirmed. If the user ``takes_over``, all that let
+        anybody in before is void: password, sessions, passkeys, challenges, and identities of providers. Then
+        ``session`` starts, if there is one; or, if the client that had asked for the challenge sent a code challenge,
+        ``auth_code`` is kept for it, if there is one."""
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
@@ -1063,7 +1065,7 @@ class Repository:
                     )
                     return Redeemed(purpose, owner.user, data, half=True)
                 await transaction.query(_CHANGE_EMAIL, new)
-            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            elif takes_over(purpose, data, owner.user):
                 await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)

@@ -274,7 +274,8 @@ class Issuer:
         issued = int(now)
         expires = issued + self.seconds
         began = began or SignIn(moment(issued))
-        proofs = [(began.method, began.at), (began.factor, began.factor_at)]
+        # The last one first, as clients of the Supabase family expect it.
+        proofs = [(began.factor, began.factor_at), (began.method, began.at)]
         return {
             "iss": self.name,
             "sub": user.id,

@@ -70,10 +70,6 @@ OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
     "email_change_current": "email_change",
 }
-# Whoever answers one of these, where nobody has confirmed the address, is the first to show whose it is: who signed
-# up with it before may be somebody else. A confirmation is that of the sign-up itself, unless its data has
-# ``takes_over``.
-TAKING_OVER: frozenset[Purpose] = frozenset({"magic_link", "recovery", "invitation"})
 # Wrong codes after which a challenge cannot be answered by a code any more.
 MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
@@ -443,6 +439,18 @@ class NewSession:
     @property
     def began(self) -> SignIn:
         return SignIn(self.created_at, self.method, self.factor, self.factor_at)
+
+
+def takes_over(purpose: Purpose, data: Mapping[str, Any], user: User) -> bool:
+    """Whether an answer is the first to show whose the user's address is, so that what whoever signed up with it has
+    set is void. A confirmation is that of the sign-up itself, unless its data has ``takes_over``.
+
+    Where nobody confirms addresses, who has signed in keeps the password when they come by a code for once.
+    """
+    if user.confirmed_at is not None:
+        return False
+    by_code = user.last_login_at is None and (purpose == "magic_link" or "takes_over" in data)
+    return by_code or purpose in ("recovery", "invitation")
 
 
 @frozen

@@ -161,8 +161,8 @@ class Verifying(WithFactors):
             claims = claims_of(raised)
             assert (claims["aal"], claims["session_id"]) == ("aal2", claims_of(first)["session_id"])
             assert claims["amr"] == [
-                {"method": "password", "timestamp": int(NOW)},
                 {"method": "totp", "timestamp": int(NOW) + 60},
+                {"method": "password", "timestamp": int(NOW)},
             ]
             self.app.clock.advance(3600)
             answer = self.app.ask(

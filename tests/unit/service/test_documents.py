@@ -367,7 +367,7 @@ class Documented(TestCase):
     def test_the_settings_for_links_of_emails_are_valid(self) -> None:
         settings = self.shown("links", "mail server")
         self.assertEqual(settings.smtp.host, "smtp.example.com")
-        self.assertEqual(settings.auth.redirect_urls, (settings.auth.site_url,))
+        self.assertEqual(settings.auth.site_url, "https://www.example.com/")
 
     def shown(self, name: str, *needed: Resource) -> Settings:
         """The settings in the block of that name, for everything or for what is ``needed``."""
