@@ -278,11 +278,9 @@ class Identities:
         """Use a token of ``offer`` up: the address to send the browser to. Raises ``bad_state``, and what ``begin``
         raises."""
         token = OpaqueToken.parse(text)
-        data = (
-            None
-            if token is None
-            else await self.repository.take_challenge("link", token.digest, self.context.now())
-        )
+        data, now = None, self.context.now()
+        if token is not None:
+            data = await self.repository.take_challenge("link", token.digest, now)
         if data is None:
             raise errors.bad_state()
         return await self.begin(_wanted(data), browser, origin)

@@ -71,10 +71,11 @@ ACCOUNT_COLUMNS = USER_COLUMNS + 3
 # Those of ``_factor``, from a table called f, and those of ``_profile``.
 FACTOR = """f.id::text, f.user_id::text, f.friendly_name, f.factor_type, f.status = 'verified', f.created_at,
     f.updated_at"""
+IDENTITIES = """select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data,
+        i.last_sign_in_at, i.created_at, i.updated_at) order by i.created_at, i.provider)::text
+        from auth.identities i"""
 PROFILE = f"""{ACCOUNT},
-    (select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at,
-        i.created_at, i.updated_at) order by i.created_at, i.provider)::text
-        from auth.identities i where i.user_id = u.id),
+    ({IDENTITIES} where i.user_id = u.id),
     (select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text
         from auth.mfa_factors f where f.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
@@ -1413,6 +1414,11 @@ class Repository:
             await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **_event_params(event)})
 
         await self._pool_for("update").transaction(unlinked)
+
+    async def all_identities(self) -> list[Identity]:
+        """The identities of all users."""
+        row = await self._row(IDENTITIES)
+        return [] if row is None else [_identity(one) for one in json.loads(row[0] or "[]")]
 
     async def _meeting(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         """The result of a transaction that is run again if it met another one."""

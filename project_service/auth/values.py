@@ -239,6 +239,17 @@ class Identity:
     created_at: datetime
     updated_at: datetime
 
+    def view(self) -> dict[str, Any]:
+        """What the command line shows."""
+        email = self.data.get("email")
+        return {
+            "id": self.id,
+            "provider": self.provider,
+            "subject": self.subject,
+            "email": email if isinstance(email, str) else None,
+            "created_at": timestamp(self.created_at),
+        }
+
 
 FactorType = Literal["totp", "webauthn"]
 

@@ -724,6 +724,10 @@ class MemoryRepository:
             return Redeemed("oauth", account.user, {})
         return self._let_in(user_id, session, auth_code, evolve(event, action=action))
 
+    async def all_identities(self) -> list[Identity]:
+        found = [one for account in self.accounts.values() for one in self._profile(account).identities]
+        return sorted(found, key=lambda one: (one.created_at, one.provider))
+
     def _take_over(self, user_id: str, who: ByProvider, at: datetime) -> None:
         self._void(user_id, at)
         self._drop(self._factors_of(user_id))

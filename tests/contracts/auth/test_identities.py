@@ -92,6 +92,7 @@ async def test_who_is_new_gets_an_account_and_comes_back_to_it(repository: Repos
     assert again is not None
     assert (again.user.id, again.user.email) == (user.id, user.email)
     (identity,) = (await profile(repository, user.id)).identities
+    assert identity in await repository.all_identities()
     assert (identity.data, identity.last_sign_in_at, identity.created_at) == (moved.data, LATER, NOW)
 
 
