@@ -20,6 +20,7 @@ from project_service import base64url
 from project_service.auth import errors
 from project_service.auth.challenges import AUTH_CODE_LIFETIME, Asked, Challenges
 from project_service.auth.context import Context
+from project_service.auth.factors import require_factor
 from project_service.auth.limits import Throttle
 from project_service.auth.profiles import Profile
 from project_service.auth.providers import CameBack, Providers, SentTo
@@ -288,10 +289,11 @@ class Identities:
         await self.repository.unlink(caller.sub, identity_id.lower(), event)
 
     async def _changing(self, caller: Claims) -> None:
-        """Returns if the caller may change the ways in. Raises ``session_revoked``."""
+        """Returns if the caller may change the ways in. Raises ``session_revoked`` and ``insufficient_aal``."""
         account = await self.repository.find_user(caller.sub)
         if account is None or account.disabled_at is not None:
             raise session_revoked()
+        await require_factor(self.repository, caller)
 
 
 def _wanted(data: Mapping[str, Any]) -> Wanted:

@@ -432,10 +432,13 @@ insert into auth.identities (user_id, provider, provider_id, created_at, updated
     values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
 """
+_UNPROVEN = "exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null)"
 # A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
-delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
-    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and {_UNPROVEN};
+delete from auth.mfa_factors where user_id = %(id)s::uuid and {_UNPROVEN};
+delete from auth.recovery_codes where user_id = %(id)s::uuid and {_UNPROVEN};
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid and {_UNPROVEN};
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -577,15 +580,6 @@ select 1 from c
 """
 _USE_PASSKEY = f"""
 update auth.webauthn_credentials set {_COUNTED} where {_OWN_PASSKEY} and {_GOES_UP} returning 1
-"""
-# Challenges that are nobody's until they are answered.
-_KEEP_CHALLENGE = """
-insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
-"""
-_TAKE_CHALLENGE = """
-delete from auth.challenges where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
-returning data::text
 """
 _FACTORS = (
     f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
@@ -1323,20 +1317,6 @@ class Repository:
             return await _entered(transaction, passkey.user_id, session, event, proven=False)
 
         return await self.database.transaction(begun)
-
-    async def keep_challenge(
-        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
-    ) -> None:
-        """Store a challenge that is nobody's until it is answered."""
-        params = {"purpose": purpose, "digest": digest, "at": at, "expires": expires_at}
-        await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
-
-    async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
-    ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep_challenge``: its data."""
-        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
-        return None if row is None else json.loads(row[0])
 
     # Identities.
 

@@ -570,6 +570,13 @@ class MemoryRepository:
         user = account.user
         self._end_all(user.id, event.at)
         self._forget(user.id)
+        if account.confirmed_at is None:
+            self.identities = [
+                one for one in self.identities if one.user_id != user.id or one.provider == "email"
+            ]
+            self._drop(self._factors_of(user.id))
+            self.recovery_codes.pop(user.id, None)
+            self.keys = {key: one for key, one in self.keys.items() if one.user_id != user.id}
         self.counters["login", folded(user.email)].failed = []
         confirmed = account.confirmed_at or event.at
         self._changed(
@@ -880,7 +887,7 @@ class MemoryRepository:
         if factor is None:
             return None
         kept = {**data, "factor": factor_id, "session": session_id}
-        await self.keep_challenge("factor", digest, at, expires_at, kept)
+        await self.keep("factor", digest, kept, at, expires_at)
         return factor.type
 
     async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
@@ -1022,21 +1029,6 @@ class MemoryRepository:
         self.keys[passkey.id] = evolve(known, credential=counted, last_used_at=event.at)
         event = evolve(event, user_id=account.user.id, email=account.user.email)
         return self._enter(account, session, event)
-
-    async def keep_challenge(
-        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
-    ) -> None:
-        challenge = NewChallenge(purpose, purpose, digest, at, expires_at)
-        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
-
-    async def take_challenge(
-        self, purpose: Purpose, digest: bytes, now: datetime
-    ) -> Mapping[str, Any] | None:
-        for one in self.challenges:
-            if (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now:
-                self.challenges.remove(one)
-                return one.data
-        return None
 
     # What has expired.
 
