@@ -51,18 +51,14 @@ class Invitations:
         if kind == "signup":
             if not password:
                 raise validation_failed({"password": "is required"})
-            account = await self.administration.create(
-                email, origin, password=password, metadata=metadata, confirmed=False
-            )
+            account = await self._created(email, metadata, origin, password=password)
             return await self._issued(account, "confirmation", email_of(account.user), origin, asked)
         if kind == "invite":
             account = await self._invited(email, metadata, origin)
             return await self._issued(account, "invitation", email_of(account.user), origin, asked)
         if kind == "magiclink":
             known = await self._known(email)
-            account = known or await self.administration.create(
-                email, origin, metadata=metadata, confirmed=False
-            )
+            account = known or await self._created(email, metadata, origin)
             return await self._issued(account, "magic_link", email_of(account.user), origin, asked)
         account = await self.administration.find(email)
         if kind == "recovery":
@@ -88,8 +84,12 @@ class Invitations:
         known = await self._known(email)
         if known is not None and known.confirmed_at is not None:
             raise errors.email_taken()
-        return known or await self.administration.create(
-            email, origin, metadata=metadata, confirmed=False, invited=True
+        return known or await self._created(email, metadata, origin, invited=True)
+
+    async def _created(self, email: str, metadata: Mapping[str, Any], origin: Origin, **more: Any) -> Account:
+        user_id = await self.challenges.context.new_user(Email.parse_new(email), metadata, origin)
+        return await self.administration.create(
+            email, origin, user_id=user_id, metadata=metadata, confirmed=False, **more
         )
 
     async def _issued(

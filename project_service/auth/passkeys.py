@@ -118,7 +118,7 @@ class Passkeys:
         user = await self.repository.begin_by_passkey(passkey, session, event)
         if user is None:
             raise errors.user_disabled()
-        return self.context.issued_to(user, session, refresh)
+        return await self.context.issued_to(user, session, refresh)
 
     async def own(self, user_id: str) -> list[Passkey]:
         RelyingParty.of(self.context.settings)

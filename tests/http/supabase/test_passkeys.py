@@ -346,7 +346,7 @@ class AsSecondFactors(WithPasskeys):
     def test_a_key_raises_the_session(self) -> None:
         factor = self.verified_key()
         assert claims_of(self.session)["aal"] == "aal2"
-        assert [one["method"] for one in claims_of(self.session)["amr"]] == ["password", "webauthn"]
+        assert [one["method"] for one in claims_of(self.session)["amr"]] == ["webauthn", "password"]
         (shown,) = self.user()["factors"]
         assert (shown["factor_type"], shown["status"]) == ("webauthn", "verified")
         lesser = self.app.again().body["access_token"]

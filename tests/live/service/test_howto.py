@@ -16,21 +16,12 @@ from tests.temporary import free_port
 
 # The pages that start a service of their own.
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form", "change-email")
-# Pages in a browser: ``test_howto_accounts.py``, ``test_howto_photos.py`` and ``../storage/test_tus_clients.py``
-# (large-files); also ``test_howto_admin.py``, ``test_howto_sign_in.py``. With an old project: ``test_howto_move.py``.
-# Containers: ``tests/unit/service/test_containers_page.py``.
+# Pages in a browser: ``test_howto_accounts.py``, ``test_howto_factors.py``, ``test_howto_photos.py`` and
+# ``../storage/test_tus_clients.py`` (large-files); also ``test_howto_admin.py``, ``test_howto_sign_in.py``. With an
+# old project: ``test_howto_move.py``. Containers: ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = (
-    "accounts",
-    "containers",
-    "forgotten-password",
-    "guests",
-    "index",
-    "invites",
-    "large-files",
-    "move-supabase",
-    "photo-app",
-    "sign-in-code",
-    "stability",
+    *("accounts", "containers", "forgotten-password", "guests", "index", "invites", "large-files"),
+    *("move-supabase", "passkeys", "photo-app", "second-factor", "sign-in-code", "stability"),
 )
 PAGES = sorted(
     page.stem
