@@ -73,32 +73,29 @@ class Mail:
 
 
 class Mails:
-    """The e-mails in a folder, by whom they are to and where their links lead."""
+    """The e-mails in a folder, by whom they are to and where their links lead. They are removed as they are read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._read: set[str] = set()
         self._mails: dict[tuple[str, str], Mail] = {}
 
     def wait_for(self, email: str, target: str) -> Mail | None:
         deadline = monotonic() + MAIL_SECONDS
         while (mail := self._found(email, target)) is None and monotonic() < deadline:
-            sleep(0.02)
+            sleep(0.005)
         return mail
 
     def _found(self, email: str, target: str) -> Mail | None:
         with self._lock:
             for file in self._folder.glob("*.eml"):
-                if file.name not in self._read:
-                    self._read.add(file.name)
-                    to, code, link = (
-                        re.search(pattern, file.read_text(), re.M)
-                        for pattern in ("^To: (.*)$", "^([0-9]{6})$", "^(http:.*)$")
-                    )
-                    assert to and code and link, f"{file} has no code or no link"
-                    mail = Mail(code[1], link[1].strip())
-                    self._mails[to[1].strip(), mail.fields["redirect_to"]] = mail
+                text = file.read_text()
+                file.unlink()
+                patterns = ("^To: (.*)$", "^([0-9]{6})$", "^(http:.*)$")
+                to, code, link = (re.search(pattern, text, re.M) for pattern in patterns)
+                assert to and code and link, f"{file} has no code or no link"
+                mail = Mail(code[1], link[1].strip())
+                self._mails[to[1].strip(), mail.fields["redirect_to"]] = mail
             return self._mails.get((email, target))
 
 
