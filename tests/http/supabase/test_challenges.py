@@ -195,7 +195,14 @@ class ByCode(Challenging):
             {"type": "x", "token_hash": "y"},
         ):
             assert code(self.post("/verify", **body)) == (400, "validation_failed"), body
-        assert code(self.post("/verify", type="sms", phone="1", token="123456")) == (403, "otp_expired")
+
+    def test_no_phone_was_sent_a_code(self) -> None:
+        for phone in ("1", "+15551234567"):
+            assert code(self.post("/verify", type="sms", phone=phone, token="123456")) == (403, "otp_expired")
+        for phone in ("15551234567-x", "05551234567", "1" * 16, "+"):
+            answer = self.post("/verify", type="sms", phone=phone, token="123456")
+            assert code(answer) == (400, "validation_failed"), phone
+            assert answer.body["message"] == "Invalid phone number format (E.164 required)"
 
 
 class SigningUpBeforeTheOwner(Challenging):
@@ -542,6 +549,12 @@ class Anonymous(Challenging):
         assert (claims["is_anonymous"], claims["amr"][0]["method"]) == (True, "anonymous")
         assert self.app.user(session["access_token"]).data["user"]["email"] == ""
         assert self.begin()["user"]["id"] != user["id"]
+
+    def test_gets_no_code_to_set_a_password_with(self) -> None:
+        answer = self.app.ask("GET", "/reauthenticate", token=self.begin()["access_token"])
+        assert code(answer) == (400, "validation_failed")
+        words = "Reauthentication requires the user to have an email or a phone number"
+        assert answer.body["message"] == words and self.app.mails == []
 
     def test_gets_an_address_and_a_password_at_once_where_nobody_confirms(self) -> None:
         session = self.begin()
