@@ -160,8 +160,12 @@ class Verification:
         "Sign in, or confirm an address, by an e-mailed code or token",
         Answer(
             200,
-            "The session; without one if the other address has to confirm a change too",
-            {JSON: {"anyOf": [SESSION, obj(("msg", "code"), msg=STRING, code={"const": "200"})]}},
+            "The session; without one if the other address has to confirm a change too. For a form a page: that it "
+            "is done, or the question again, if another site has posted it.",
+            {
+                JSON: {"anyOf": [SESSION, obj(("msg", "code"), msg=STRING, code={"const": "200"})]},
+                "text/html": STRING,
+            },
             {"Cache-Control": "no-store"},
         ),
         Answer(
@@ -174,7 +178,11 @@ class Verification:
     async def verify(self, request: Request) -> Reply:
         if is_form(request):
             fields = await read_form(request)
-            return await self._follow(request, fields.get("type", ""), fields.get("token", ""))
+            kind, token = fields.get("type", ""), fields.get("token", "")
+            # A page of somebody else's would sign its visitors in as whomever it likes, without their doing.
+            if request.headers.text(b"sec-fetch-site") in ("cross-site", "same-site"):
+                return await self._ask(request, kind, token)
+            return await self._follow(request, kind, token)
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
             raise errors.invalid_one_time_token()  # nobody was sent one
@@ -211,8 +219,11 @@ class Verification:
     )
     async def open_link(self, request: Request) -> Reply:
         kind, token = request.query_value("type") or "", request.query_value("token") or ""
-        if self.context.settings.verify_by_get:
+        if self.context.settings.verify_by_get and request.method == "GET":
             return await self._follow(request, kind, token)
+        return await self._ask(request, kind, token)
+
+    async def _ask(self, request: Request, kind: str, token: str) -> Reply:
         try:
             pending = await self.challenges.pending(self.challenges.by_token(token, *_purposes(kind)))
         except ApiError as refusal:
@@ -241,6 +252,8 @@ class Verification:
 
     def _failed(self, request: Request, refusal: ApiError) -> Reply:
         error = translated(refusal)
+        if error.status == 429 or error.status >= 500:
+            raise refusal  # which says nothing about the link: it can be followed again
         target = self.links.target(request.query_value("redirect_to") or "")
         if target is None:
             return page.told(error.status, "The link is not valid, or no longer valid")

@@ -13,6 +13,7 @@ from project_service.auth.postgres import Repository
 from project_service.auth.values import (
     Answer,
     Credential,
+    Email,
     Factor,
     FactorProof,
     NewSession,
@@ -30,6 +31,7 @@ from tests.contracts.auth.users import (
     SECOND,
     address,
     all_of,
+    confirm,
     contract,
     digest,
     event,
@@ -332,19 +334,58 @@ async def test_recovery_codes_go_with_the_last_factor(repository: Repository) ->
     await refused("factor_verification_failed", prove(repository, gone))
 
 
-@contract
-async def test_a_reset_by_mail_keeps_factors(repository: Repository) -> None:
-    email, first = address(), session()
+async def with_all(repository: Repository, email: Email, *, confirmed: bool) -> tuple[str, Factor, Passkey]:
+    """A user with a factor, a recovery code and a passkey, whose address was confirmed or not."""
+    first = session()
     user = (await made(repository, email, first)).user
+    if confirmed:
+        key, _ = await issue(repository, email, purpose="confirmation")
+        assert await confirm(repository, key, session(), event()) is not None
     factor = await verified(repository, first, user.id)
+    await repository.replace_recovery_codes(user.id, [CODE], event())
+    passkey = Passkey(str(uuid.uuid4()), user.id, "Passkey", new_key(), NOW)
+    await repository.add_passkey(passkey, 10, event())
+    return user.id, factor, passkey
+
+
+CODE = b"c" * 32
+
+
+@contract
+async def test_a_recovery_keeps_factors(repository: Repository) -> None:
+    email = address()
+    user_id, factor, passkey = await with_all(repository, email, confirmed=True)
     key, _ = await issue(repository, email)
     assert await repository.reset_password(key, OTHER_HASH, event()) is not None
-    assert [one.id for one in await factors(repository, user.id)] == [factor.id]
+    assert [one.id for one in await factors(repository, user_id)] == [factor.id]
+    assert await repository.passkeys(user_id) == [passkey]
     key, _ = await issue(repository, email, NOW + HOUR)
     begun = session(NOW + HOUR)
     redeemed = await repository.redeem(Answer(("recovery",), key), begun, None, event(at=NOW + HOUR))
     assert redeemed is not None
-    assert await repository.needs_factor(user.id, begun.id)
+    assert await repository.needs_factor(user_id, begun.id)
+    proof = await challenged(repository, factor, begun.id, NOW + HOUR)
+    proof = evolve(proof, step=None, recovery=CODE)
+    assert (await prove(repository, proof, NOW + HOUR)).user.id == user_id
+
+
+@contract
+async def test_whoever_proves_an_address_first_finds_no_passkey_of_somebody_elses(
+    repository: Repository,
+) -> None:
+    """Factors stay: nobody gets in by them alone, and who reads somebody's e-mails must not get past theirs."""
+    for by_password in (True, False):
+        email = address()
+        user_id, factor, _ = await with_all(repository, email, confirmed=False)
+        key, _ = await issue(repository, email)
+        begun = session()
+        if by_password:
+            assert await repository.reset_password(key, OTHER_HASH, event()) is not None
+        else:
+            assert await repository.redeem(Answer(("recovery",), key), begun, None, event()) is not None
+            assert await repository.needs_factor(user_id, begun.id)
+        assert [one.id for one in await factors(repository, user_id)] == [factor.id]
+        assert await repository.passkeys(user_id) == []
 
 
 @contract
@@ -483,14 +524,3 @@ async def test_of_two_at_once_with_one_counter_one_signs_in(repository: Reposito
             return False
 
     assert sum(await all_of(*(outcome() for _ in range(4)))) == 1
-
-
-@contract
-async def test_a_kept_challenge_is_taken_once_in_time_and_for_its_purpose(repository: Repository) -> None:
-    key = digest()
-    await repository.keep_challenge("passkey", key, NOW, NOW + MINUTE, {"challenge": "x"})
-    assert await repository.take_challenge("passkey_new", key, NOW) is None
-    assert await repository.take_challenge("passkey", digest(), NOW) is None
-    assert await repository.take_challenge("passkey", key, NOW + MINUTE) is None
-    taken = await all_of(*(repository.take_challenge("passkey", key, NOW) for _ in range(3)))
-    assert sorted(taken, key=bool) == [None, None, {"challenge": "x"}]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import jwt
 import orjson
 
 from project_service.auth.assemble import clean
+from project_service.errors import database_unavailable
 from project_service.lifecycle import start
 from tests.fakes.auth import in_place_of_sql
 from tests.fakes.common import SERVICE_KEY, Response, parse_response, raw_request
@@ -74,8 +76,8 @@ class Challenging(Base):
             assert f'name="{name}" value="{value}"'.encode() in page.body
         return self.post_form(fields)
 
-    def post_form(self, fields: Any) -> Response:
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    def post_form(self, fields: Any, **more: str) -> Response:
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **more}
         client = self.app.app.connect("192.0.2.7")
         return client.request("POST", "/auth/v1/verify", headers, urlencode(fields).encode())
 
@@ -291,11 +293,22 @@ class Links(Challenging):
             assert method == "HEAD" or b'<form method="post"><' in answer.body
         assert self.follow(f"https://api.example.test{address.path}?{address.query}").status == 303
 
+    def test_a_form_on_another_site_signs_nobody_in(self) -> None:
+        """Its visitors would be signed in as somebody else, and store there what is theirs."""
+        self.app.begin_session()
+        fields = {"type": "magiclink", "token": token_of(self.mailed("/otp"))}
+        for site in ("cross-site", "same-site"):
+            answer = self.post_form(fields, **{"Sec-Fetch-Site": site})
+            assert (answer.status, fields["token"].encode() in answer.body) == (200, True)
+        assert self.landed(self.post_form(fields, **{"Sec-Fetch-Site": "same-origin"}))[1]["access_token"]
+
     def test_unless_the_operator_wants_it(self) -> None:
         self.app.reload(verify_by_get=True)
         self.app.begin_session()
         address = urlsplit(link_of(self.mailed("/otp")))
-        answer = self.app.app.connect().request("GET", f"{address.path}?{address.query}", {}, None)
+        target = f"{address.path}?{address.query}"
+        assert self.app.app.connect().request("HEAD", target, {}, None).status == 200
+        answer = self.app.app.connect().request("GET", target, {}, None)
         assert self.landed(answer)[1]["access_token"]
 
     def test_a_link_that_is_not_valid_leads_back_with_the_reason(self) -> None:
@@ -309,6 +322,20 @@ class Links(Challenging):
         assert self.landed(answer)[0] == SITE
         answer = self.post_form({"type": "magiclink"})
         assert self.landed(answer)[1]["error_code"] == "otp_expired"
+
+    def test_a_link_is_not_called_invalid_while_nobody_can_look_it_up(self) -> None:
+        async def unavailable(*given: Any, **more: Any) -> Any:
+            raise database_unavailable()
+
+        self.app.begin_session()
+        mail = self.mailed("/otp")
+        link = urlsplit(link_of(mail))
+        fields = {"type": "magiclink", "token": token_of(mail)}
+        with patch.object(type(self.app.repository), "pending", unavailable):
+            opened = self.app.app.connect().request("GET", f"{link.path}?{link.query}", {}, None)
+            for answer in (opened, self.post_form(fields)):
+                assert (answer.status, answer.header("retry-after")) == (503, "2")
+        assert "access_token" in self.landed(self.post_form(fields))[1]
 
     def test_without_an_application_a_page_says_that_it_is_done(self) -> None:
         self.app = ClientApp(self, confirm_email=True)

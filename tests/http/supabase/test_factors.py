@@ -360,7 +360,15 @@ class NeedsAal2(WithFactors):
         changes = {"metadata": {"b": 1}}
         assert self.app.call("PATCH", "/auth/user", changes, token=self.lesser).status == 200
 
+    def test_identities(self) -> None:
+        self.app.reload(manual_linking=True)
+        (identity,) = self.user()["identities"]
+        self.refused_lesser("DELETE", f"/user/identities/{identity['identity_id']}")
+        at_aal2 = self.app.ask("DELETE", f"/user/identities/{identity['identity_id']}", token=self.token)
+        assert code(at_aal2) != (403, "insufficient_aal")
+
     def test_a_recovery_keeps_factors_and_ends_other_sessions(self) -> None:
+        self.app.operate("PUT", f"/{self.user_id}", {"email_confirm": True})
         self.app.ask("POST", "/recover", {"email": EMAIL})
         (mail,) = self.app.mails
         body = {"type": "recovery", "email": EMAIL, "token": code_of(mail)}
