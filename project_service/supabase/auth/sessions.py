@@ -115,6 +115,7 @@ class Sessions:
             errors.bad_code_verifier(),
             *OF_PROVIDERS,
             errors.invalid_id_token("why"),
+            errors.insufficient_aal(),
             theirs.manual_linking_disabled(),
             theirs.web3_provider_disabled(),
             theirs.invalid_credentials_unsupported_grant(),

@@ -108,6 +108,8 @@ async def test_in_a_browser(database: str, store_settings: Store, tmp_path: Path
     hooks = Hooks(before_user_created="sql:public.may_sign_up", custom_access_token="sql:public.add_colour")
     with serving_pages(tmp_path) as address:
         async with provider() as there, provider() as other:
+            # From another site, as browsers see it, by a form.
+            other.url, other.posts = other.url.replace("127.0.0.1", "localhost"), True
             other.person |= {"sub": "person-2", "email": "ann@elsewhere.test"}
             auth: dict[str, Any] = {
                 "site_url": f"{address}/implicit.html",
