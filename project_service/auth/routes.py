@@ -128,6 +128,8 @@ JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING
 
 # Errors of the endpoints where a password can be guessed, and of those that send an e-mail.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
+# Wherever a user or a token is made, a hook of the project may refuse or fail.
+_HOOKED = (errors.hook_refused(403, "why"), errors.hook_failed())
 _MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
 _WEAK = errors.weak_password("why")
 _UNKNOWN_USER = errors.user_not_found()
@@ -286,7 +288,7 @@ class AuthRoutes:
         ),
         body=SignUp,
         changes=True,
-        errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
+        errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED, *_HOOKED),
     )
     async def sign_up(self, request: Request) -> Reply:
         body = await request.read_json(SignUp)
@@ -302,7 +304,7 @@ class AuthRoutes:
         _answer("The session", SESSION),
         body=LogIn,
         hashes=True,
-        errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
+        errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed(), *_HOOKED),
     )
     async def log_in(self, request: Request) -> Reply:
         body = await request.read_json(LogIn)
@@ -315,7 +317,7 @@ class AuthRoutes:
         "Exchange a refresh token for the next tokens of its session",
         _answer("The session with its next tokens", SESSION),
         body=Refresh,
-        errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
+        errors=(errors.invalid_refresh_token(), errors.refresh_token_reused(), *_HOOKED),
     )
     async def refresh(self, request: Request) -> Reply:
         body = await request.read_json(Refresh)
@@ -356,7 +358,7 @@ class AuthRoutes:
         "Confirm an address with an e-mailed token",
         _answer("The session of its owner", SESSION),
         body=Verify,
-        errors=(errors.invalid_one_time_token(),),
+        errors=(errors.invalid_one_time_token(), *_HOOKED),
     )
     async def verify(self, request: Request) -> Reply:
         body = await request.read_json(Verify)

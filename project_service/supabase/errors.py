@@ -155,7 +155,7 @@ def phone_provider_disabled() -> ApiError:
     return _refused(400, "phone_provider_disabled", "Unsupported phone provider")
 
 
-def phone_invalid() -> ApiError:
+def validation_failed_phone() -> ApiError:
     return _refused(400, "validation_failed", "Invalid phone number format (E.164 required)")
 
 

@@ -23,6 +23,7 @@ from project_service.http.response import Reply
 from project_service.supabase import errors as theirs
 from project_service.supabase.auth import page
 from project_service.supabase.auth.common import (
+    HOOKED,
     MAILED,
     NOTHING,
     Links,
@@ -70,7 +71,7 @@ class Mails:
         NOTHING,
         body=Otp,
         admission=CHANGES,
-        errors=(*MAILED, theirs.phone_provider_disabled()),
+        errors=(*MAILED, *HOOKED, theirs.phone_provider_disabled()),
     )
     async def otp(self, request: Request) -> Reply:
         return await self._mail_code(request)
@@ -83,7 +84,7 @@ class Mails:
         NOTHING,
         body=Otp,
         admission=CHANGES,
-        errors=(*MAILED, theirs.phone_provider_disabled()),
+        errors=(*MAILED, *HOOKED, theirs.phone_provider_disabled()),
     )
     async def magic_link(self, request: Request) -> Reply:
         return await self._mail_code(request)
@@ -176,7 +177,7 @@ class Verification:
         ),
         body=RequestBody({**body_of(Verify).content, _FORM: {"type": "object"}}),
         admission=CHANGES,
-        errors=(errors.invalid_one_time_token(), errors.email_taken(), rate_limited(1)),
+        errors=(errors.invalid_one_time_token(), errors.email_taken(), rate_limited(1), *HOOKED),
     )
     async def verify(self, request: Request) -> Reply:
         if is_form(request):
@@ -189,7 +190,7 @@ class Verification:
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
             if body.phone and not _PHONE.fullmatch(body.phone):
-                raise theirs.phone_invalid()
+                raise theirs.validation_failed_phone()
             raise errors.invalid_one_time_token()  # nobody was sent one
         purposes = _purposes(body.type)
         if body.token_hash:

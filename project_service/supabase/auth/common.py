@@ -29,6 +29,8 @@ BASE = "/auth/v1"
 M = TypeVar("M", bound=AttrsInstance)
 
 GUESSED = (errors.invalid_credentials(), rate_limited(1))
+# Wherever a user or a token is made, a hook of the project may refuse or fail.
+HOOKED = (errors.hook_refused(403, "why"), errors.hook_failed())
 MAILED = (rate_limited(1), errors.email_not_configured())
 OF_PROVIDERS = (
     rate_limited(1),

@@ -20,6 +20,7 @@ from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.supabase import errors as theirs
 from project_service.supabase.auth.common import (
+    HOOKED,
     NOTHING,
     ONE_USER,
     Links,
@@ -244,7 +245,7 @@ class Operators:
         body=Invitation,
         admission=CHANGES,
         key="service",
-        errors=(errors.email_taken(), errors.email_not_configured()),
+        errors=(errors.email_taken(), errors.email_not_configured(), *HOOKED),
     )
     async def invite(self, request: Request) -> Reply:
         body = await read(request, Invitation)

@@ -21,6 +21,7 @@ from project_service.http.response import NO_STORE, Reply
 from project_service.supabase import errors as theirs
 from project_service.supabase.auth.common import (
     GUESSED,
+    HOOKED,
     MAILED,
     OF_PROVIDERS,
     Links,
@@ -65,6 +66,7 @@ class Sessions:
             errors.weak_password("why"),
             errors.signup_disabled(),
             *MAILED,
+            *HOOKED,
             theirs.phone_provider_disabled(),
             errors.anonymous_users_disabled(),
         ),

@@ -37,9 +37,9 @@ from tests.http.storage.app import StorageApp
 from tests.route_description import inlined, operation_at
 
 PACKAGE = Path(__file__).parents[3] / "project_service"
-# The first is sent where there is no operation, so the introduction explains it; the status of the second is what a
-# trigger of the project has chosen.
-NOWHERE = {"method_not_allowed", "refused_by_project"}
+# The first is sent where there is no operation, so the introduction explains it; the status of the next two is what a
+# trigger or a hook of the project has chosen; and the last is told to pages, by a redirect.
+NOWHERE = {"method_not_allowed", "refused_by_project", "hook_refused", "provider_refused"}
 
 
 # Of the clients of the Supabase family, who send members that mean nothing here.
@@ -284,8 +284,9 @@ class Documents(TestCase):
     def test_bodies_of_clients_are_open(self) -> None:
         for path, method, operation in self.operations():
             if path.startswith(CLIENT_PATHS) and "requestBody" in operation:
-                schema = operation["requestBody"]["content"]["application/json"]["schema"]
-                self.assertIs(schema["additionalProperties"], True, (path, method))
+                for kind, content in operation["requestBody"]["content"].items():
+                    if kind == "application/json":
+                        self.assertIs(content["schema"]["additionalProperties"], True, (path, method))
 
     def test_errors_of_clients_have_the_statuses_and_codes_that_they_know(self) -> None:
         responses = self.document["paths"]["/auth/v1/token"]["post"]["responses"]
