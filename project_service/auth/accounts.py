@@ -77,8 +77,8 @@ class Accounts:
     async def sign_up_unseen(
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin, asked: Asked
     ) -> IssuedSession | User | None:
-        """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
-        after the same time. E-mails are limited as those of ``mail_code`` are."""
+        """As ``sign_up``, but if addresses have to be confirmed, and one is taken, it is None, after the same time.
+        E-mails are limited as those of ``mail_code`` are."""
         if self.context.settings.confirm_email:
             await self.throttle.count_mail(Email.parse_new(email), origin)
         made = await self._sign_up(email, password, metadata, origin)
@@ -389,16 +389,12 @@ class Accounts:
         self, account: Account, new: Email, caller: Claims, origin: Origin, asked: Asked
     ) -> Account:
         """Mail a challenge to the new address; and, with ``auth.double_confirm_changes``, to the current one, if
-        there is one that was confirmed."""
+        there is one."""
         user = account.user
         if self._changes_at_once(user):
             event = self.context.user_event("change_email", caller, origin)
             return _active(await self.repository.change_email(user.id, new, event))
-        both = (
-            self.context.settings.double_confirm_changes
-            and user.confirmed_at is not None
-            and user.email != ""
-        )
+        both = self.context.settings.double_confirm_changes and user.email != ""
         data = {**asked.data, "email": new.address, "email_key": new.key, "both": both}
         asked = evolve(asked, data=data)
         if both:

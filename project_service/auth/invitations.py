@@ -72,7 +72,7 @@ class Invitations:
         new = Email.parse_new(new_email)
         if await self._known(new_email) is not None:
             raise errors.email_taken()
-        both = self.challenges.context.settings.double_confirm_changes and account.confirmed_at is not None
+        both = self.challenges.context.settings.double_confirm_changes and account.user.email != ""
         data = {**asked.data, "email": new.address, "email_key": new.key, "both": both}
         address = new if kind == "email_change_new" else email_of(account.user)
         return await self._issued(account, purposes[kind], address, origin, evolve(asked, data=data))

@@ -3,6 +3,7 @@ is such a user."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl
 
 from attrs import frozen
@@ -50,6 +51,8 @@ _RESENT: dict[str, Purpose] = {"signup": "confirmation", "email_change": "email_
 _HALF = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 8 * 1024
+# ITU-T E.164: at most 15 digits, the first ones those of a country.
+_PHONE = re.compile(r"\+?[1-9][0-9]{0,14}")
 
 
 @frozen
@@ -185,6 +188,8 @@ class Verification:
             return await self._follow(request, kind, token)
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
+            if body.phone and not _PHONE.fullmatch(body.phone):
+                raise theirs.phone_invalid()
             raise errors.invalid_one_time_token()  # nobody was sent one
         purposes = _purposes(body.type)
         if body.token_hash:

@@ -195,7 +195,14 @@ class ByCode(Challenging):
             {"type": "x", "token_hash": "y"},
         ):
             assert code(self.post("/verify", **body)) == (400, "validation_failed"), body
-        assert code(self.post("/verify", type="sms", phone="1", token="123456")) == (403, "otp_expired")
+
+    def test_no_phone_was_sent_a_code(self) -> None:
+        for phone in ("1", "+15551234567"):
+            assert code(self.post("/verify", type="sms", phone=phone, token="123456")) == (403, "otp_expired")
+        for phone in ("15551234567-x", "05551234567", "1" * 16, "+"):
+            answer = self.post("/verify", type="sms", phone=phone, token="123456")
+            assert code(answer) == (400, "validation_failed"), phone
+            assert answer.body["message"] == "Invalid phone number format (E.164 required)"
 
 
 class SigningUpBeforeTheOwner(Challenging):
@@ -425,19 +432,16 @@ class WithPkce(Challenging):
 class ChangingTheAddress(Challenging):
     def setUp(self) -> None:
         super().setUp()
+        self.app.reload(double_confirm_changes=False)
         self.session = self.app.begin_session()
         self.token = self.session["access_token"]
-
-    def prove(self) -> None:
-        """Confirm the current address by a code."""
-        assert self.verify("email", code_of(self.mailed("/otp"))).status == 200
 
     def change(self, email: str = OTHERS) -> Any:
         answer = self.app.ask("PUT", "/user", {"email": email}, self.token)
         assert answer.status == 200, answer.body
         return answer.body
 
-    def test_the_new_address_confirms(self) -> None:
+    def test_one_address_is_enough_if_the_operator_says_so(self) -> None:
         user = self.change()
         assert (user["email"], user["new_email"]) == (EMAIL, OTHERS)
         assert user["email_change_sent_at"]
@@ -448,10 +452,10 @@ class ChangingTheAddress(Challenging):
         assert "new_email" not in session["user"]
         assert (self.app.again().status, self.app.again(OTHERS).status) == (400, 200)
 
-    def test_both_do_if_the_current_one_was_confirmed(self) -> None:
-        self.prove()
+    def test_both_addresses_confirm(self) -> None:
+        self.app.reload(double_confirm_changes=True)
         self.change()
-        current, new = self.app.mails[1:]
+        current, new = self.app.mails
         assert (current.recipient, new.recipient) == (EMAIL, OTHERS)
         half = self.verify("email_change", code_of(new), OTHERS)
         assert (half.status, half.body["code"]) == (200, "200")
@@ -460,15 +464,8 @@ class ChangingTheAddress(Challenging):
         assert address == SITE
         assert self.app.ask("GET", "/user", token=session["access_token"]).body["email"] == OTHERS
 
-    def test_unless_the_operator_says_that_one_is_enough(self) -> None:
-        self.prove()
-        self.app.reload(double_confirm_changes=False)
-        self.change()
-        (new,) = self.app.mails[1:]
-        assert self.verify("email_change", code_of(new), OTHERS).body["user"]["email"] == OTHERS
-
     def test_half_a_change_by_link_says_so(self) -> None:
-        self.prove()
+        self.app.reload(double_confirm_changes=True)
         self.change()
         _, told = self.landed(self.follow(link_of(self.app.mails[-1])))
         assert "other email" in told["message"] and "access_token" not in told
@@ -552,6 +549,12 @@ class Anonymous(Challenging):
         assert (claims["is_anonymous"], claims["amr"][0]["method"]) == (True, "anonymous")
         assert self.app.user(session["access_token"]).data["user"]["email"] == ""
         assert self.begin()["user"]["id"] != user["id"]
+
+    def test_gets_no_code_to_set_a_password_with(self) -> None:
+        answer = self.app.ask("GET", "/reauthenticate", token=self.begin()["access_token"])
+        assert code(answer) == (400, "validation_failed")
+        words = "Reauthentication requires the user to have an email or a phone number"
+        assert answer.body["message"] == words and self.app.mails == []
 
     def test_gets_an_address_and_a_password_at_once_where_nobody_confirms(self) -> None:
         session = self.begin()

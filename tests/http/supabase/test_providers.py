@@ -338,6 +338,14 @@ class ByIdToken(ByProvider):
             assert code(self.by_token(token)) == (400, "invalid_id_token"), token
         assert self.app.repository.accounts == {}
 
+    def test_what_nobody_signed_is_refused_without_asking_the_provider(self) -> None:
+        good = self.there.id_token()
+        self.app.internet.servers.clear()
+        answer = self.by_token("x")
+        assert code(answer) == (400, "invalid_id_token")
+        assert answer.body["message"] == "Bad ID token: it is not a signed token."
+        assert code(self.by_token(good))[0] == 503
+
     def test_what_it_needs(self) -> None:
         assert code(self.by_token("")) == (400, "validation_failed")
         assert code(self.by_token("x", provider="github")) == (400, "provider_disabled")
