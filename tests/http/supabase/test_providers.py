@@ -178,6 +178,12 @@ class ByRedirect(ByProvider):
             assert "Domain" not in cookie
             assert "access_token" in self.browser.sign_in()[1]
 
+    def test_what_one_host_begins_another_finishes(self) -> None:
+        back = self.browser.begin()
+        elsewhere = Browser(self.app.another_host(), self.browser.cookies)
+        assert "access_token" in landed(elsewhere.get(back))[1]
+        assert landed(self.browser.get(back))[1]["error_code"] == "bad_oauth_state"
+
     def test_two_tabs_sign_in_at_once(self) -> None:
         first, second = self.browser.begin(), self.browser.begin()
         for one in (first, second):
