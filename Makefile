@@ -93,7 +93,7 @@ soak: venv
 
 # Faults under load: the short ones of `make test` with their figures, then failover, a store cluster, ten times the load
 # and a crowd, what two workers share, callers kept apart from hostile SQL and slow neighbours, 20 rounds of random kills,
-# and as many during resumable uploads.
+# as many during resumable uploads, and 10 while clients sign in by e-mail.
 chaos: venv
 	$(BIN)/python -m pytest -q -s tests/live/service/test_faults_processes.py
 	$(BIN)/python -m tests.chaos

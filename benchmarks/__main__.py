@@ -11,7 +11,17 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks import auth, beside_bulk, goals, related, scale, storage, storage_images, tables
+from benchmarks import (
+    auth,
+    auth_challenges,
+    beside_bulk,
+    goals,
+    related,
+    scale,
+    storage,
+    storage_images,
+    tables,
+)
 from benchmarks.load import wrk
 from benchmarks.memory import calm
 from benchmarks.report import HEADING, Row, save, save_table, show
@@ -28,7 +38,9 @@ def main() -> None:
     given = options.parse_args()
     began = time.monotonic()
     print(HEADING)
-    with service(given.workers, {**auth.SETTINGS, **storage_images.SETTINGS}) as running:
+    with service(
+        given.workers, {**auth.SETTINGS, **auth_challenges.settings(), **storage_images.SETTINGS}
+    ) as running:
         rows = _small(running, given.rounds, given.seconds)
         scale.fill(running, 10, 10, 10)
         with service(given.workers, auth.SETTINGS) as large:
@@ -56,6 +68,7 @@ def _small(running: Running, rounds: int, seconds: float) -> list[Row]:
     idle = running.memory()
     rows = show(goals.measure(running, rounds, seconds))
     rows += show(auth.measure(running, rounds, seconds))
+    rows += show(auth_challenges.measure(running, rounds, seconds))
     rows += show(storage.measure(running, rounds, seconds))
     # The interpreter finds what is garbage while it works, and four times a minute what is free is given back.
     wrk(tables.ROW.request(running), seconds + 2)

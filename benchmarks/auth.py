@@ -31,14 +31,16 @@ class Client:
         where = urlsplit(url)
         self._connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
 
-    def post(self, path: str, body: Any) -> Any:
-        """What is answered; asks again where there is too much to do, as on a machine that is busy with more."""
+    def post(self, path: str, body: Any, **headers: str) -> Any:
+        """What is answered, or its ``data``; asks again where there is too much to do, as on a machine that is busy
+        with more."""
         while True:
-            self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            sent = {"Content-Type": "application/json", **headers}
+            self._connection.request("POST", path, json.dumps(body), sent)
             response = self._connection.getresponse()
             answer = json.loads(response.read())
             if response.status < 300:
-                return answer["data"]
+                return answer.get("data", answer)
             if response.status != 503:
                 raise SystemExit(f"POST {path}: {answer}")
             time.sleep(float(response.headers["Retry-After"]))

@@ -62,6 +62,7 @@ from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.storage.mounting import ClientStorage
 from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.tables import ClientTables
+from project_service.supabase.users import user_view
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
 from project_service.tables.schema_cache.holder import LOOK_SECONDS, CatalogWatch
@@ -318,7 +319,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
     system = SystemDatabase.of(reactor, settings)
     pool, listener, actor = system.pool, system.listener, system.actor
     ring = keys.KeyRing(listener)
-    accounts = auth.assemble(settings, pool, actor, listener, reactor, processes)
+    accounts = auth.assemble(settings, pool, actor, listener, reactor, processes, user_view)
 
     async def read_revoked() -> None:
         await listener.connected()

@@ -77,8 +77,8 @@ class Accounts:
     async def sign_up_unseen(
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin, asked: Asked
     ) -> IssuedSession | User | None:
-        """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
-        after the same time. E-mails are limited as those of ``mail_code`` are."""
+        """As ``sign_up``, but if addresses have to be confirmed, and one is taken, it is None, after the same time.
+        E-mails are limited as those of ``mail_code`` are."""
         if self.context.settings.confirm_email:
             await self.throttle.count_mail(Email.parse_new(email), origin)
         made = await self._sign_up(email, password, metadata, origin)
@@ -109,6 +109,12 @@ class Accounts:
         if settings.confirm_email:
             self.challenges.require_mailer()
         reservation = await self.throttle.reserve_signup(origin)
+        try:
+            # Asked about a taken address too, so that a refusal does not say whether one is.
+            user_id = await self.context.new_user(address, metadata, origin)
+        except ApiError:
+            await self.throttle.finish(reservation, "failed")
+            raise
         confirm = self.context.settings.confirm_email
         known = await self.throttle.during(reservation, self.repository.find_user_by_email(address))
         if known is None:
@@ -120,13 +126,14 @@ class Accounts:
                 metadata=metadata,
                 confirmed=False,
                 session=None if confirm else session,
+                user_id=user_id,
                 event=Event(session.created_at, "signup", email=address.address, origin=origin),
             )
             if account is not None:
                 await self.throttle.finish(reservation, "failed")
                 if confirm:
                     return account.user
-                return self.context.issued_to(account.user, session, refresh)
+                return await self.context.issued_to(account.user, session, refresh)
             known = await self.repository.find_user_by_email(address)
         # This takes the time of one hash too.
         stored = None if known is None else known.password_hash
@@ -145,6 +152,7 @@ class Accounts:
         if not self.context.settings.anonymous_users or not self.context.settings.allow_signup:
             raise errors.anonymous_users_disabled()
         await self.throttle.count_anonymous(origin)
+        user_id = await self.context.new_user(None, metadata, origin, app_metadata={}, is_anonymous=True)
         session, refresh = self.context.new_session(origin, "anonymous")
         account = await self.repository.create_user(
             email=None,
@@ -153,11 +161,12 @@ class Accounts:
             app_metadata={},
             confirmed=False,
             is_anonymous=True,
+            user_id=user_id,
             session=session,
             event=Event(session.created_at, "signup_anonymous", origin=origin),
         )
         assert account is not None  # there is no address that could be taken
-        return self.context.issued_to(account.user, session, refresh)
+        return await self.context.issued_to(account.user, session, refresh)
 
     @shielded
     async def mail_code(
@@ -166,7 +175,8 @@ class Accounts:
         """E-mail a code and a link that sign in to ``email``, for which a user is made if there is none and
         ``create_user`` says so. The caller cannot tell whether there was one, nor whether signing up is allowed.
 
-        Raises ``email_not_configured``, ``rate_limited`` and ``validation_failed``.
+        Raises ``email_not_configured``, ``rate_limited`` and ``validation_failed``; and what a hook refuses, which
+        only new users are.
         """
         self.challenges.require_mailer()
         address = Email.parse(email)
@@ -174,19 +184,30 @@ class Accounts:
         if create_user and self.context.settings.allow_signup:
             address = Email.parse_new(email)
             await self.throttle.count_signup(origin)
-            now = self.context.now()
-            await self.repository.create_user(
-                email=address,
-                password_hash=None,
-                metadata=metadata,
-                confirmed=False,
-                session=None,
-                event=Event(now, "signup", email=address.address, origin=origin),
-            )
+            await self._create_without_password(address, metadata, origin)
         purpose: Purpose = "confirmation" if self.context.settings.confirm_email else "magic_link"
         # Somebody else may have signed up with the address and a password.
         asked = asked.taking_over()
         await self.challenges.mail(address, purpose, origin, asked, if_confirmed="magic_link")
+
+    async def _create_without_password(
+        self, address: Email, metadata: Mapping[str, Any], origin: Origin
+    ) -> None:
+        """Make a user of this address if there is none."""
+        user_id = None
+        if self.context.hooks.has("before_user_created"):
+            if await self.repository.find_user_by_email(address) is not None:
+                return
+            user_id = await self.context.new_user(address, metadata, origin)
+        await self.repository.create_user(
+            email=address,
+            password_hash=None,
+            metadata=metadata,
+            confirmed=False,
+            session=None,
+            user_id=user_id,
+            event=Event(self.context.now(), "signup", email=address.address, origin=origin),
+        )
 
     # Shielded, so that an attempt is counted even if the client hangs up.
     @shielded
@@ -217,7 +238,7 @@ class Accounts:
         await self.throttle.finish(reservation, "cleared" if user is not None else "released")
         if user is None:
             raise errors.invalid_credentials()
-        return self.context.issued(user, session.id, session.began, refresh, session.created_at)
+        return await self.context.issued_to(user, session, refresh)
 
     def _login_refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:
@@ -368,16 +389,12 @@ class Accounts:
         self, account: Account, new: Email, caller: Claims, origin: Origin, asked: Asked
     ) -> Account:
         """Mail a challenge to the new address; and, with ``auth.double_confirm_changes``, to the current one, if
-        there is one that was confirmed."""
+        there is one."""
         user = account.user
         if self._changes_at_once(user):
             event = self.context.user_event("change_email", caller, origin)
             return _active(await self.repository.change_email(user.id, new, event))
-        both = (
-            self.context.settings.double_confirm_changes
-            and user.confirmed_at is not None
-            and user.email != ""
-        )
+        both = self.context.settings.double_confirm_changes and user.email != ""
         data = {**asked.data, "email": new.address, "email_key": new.key, "both": both}
         asked = evolve(asked, data=data)
         if both:

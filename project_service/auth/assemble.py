@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from twisted.application.service import Service
 from project_service.auth import mail, tokens
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
-from project_service.auth.challenges import Challenges
+from project_service.auth.challenges import Challenges, ToHook
 from project_service.auth.context import Context
 from project_service.auth.factors import Factors
+from project_service.auth.hooks import Hooks
 from project_service.auth.identities import Identities
 from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
-from project_service.auth.mail_templates import MailTemplates
+from project_service.auth.mail_templates import Mail, MailTemplates
 from project_service.auth.passkeys import Passkeys
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
@@ -31,7 +32,7 @@ from project_service.auth.providers import Providers
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
 from project_service.auth.sessions import RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
-from project_service.auth.values import Event, moment
+from project_service.auth.values import Event, Profile, moment
 from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
@@ -97,12 +98,18 @@ def issuer_of(settings: Settings) -> Issuer:
 
 
 def assemble(
-    settings: Settings, pool: Pool, actor: Actor, listener: Listener, reactor: Any, processes: int
+    settings: Settings,
+    pool: Pool,
+    actor: Actor,
+    listener: Listener,
+    reactor: Any,
+    processes: int,
+    view: Callable[[Profile], Mapping[str, Any]],
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads, and e-mails by SMTP or in a folder.
 
     Ended sessions are read by ``listener``, everything else by ``pool``, but for changes that fire triggers of the
-    project, which ``actor`` makes. It subscribes to ``listener``, so call it
+    project, which ``actor`` makes. ``view`` shows users to hooks. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
     exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError`` and
     ``TemplateFault``.
@@ -121,6 +128,8 @@ def assemble(
         reactor,
         time.time,
         Outgoing(reactor, private_hosts),
+        actor,
+        view,
     )
     # Read the list now, so that the first sign-up does not have to.
     common_passwords()
@@ -131,11 +140,13 @@ def put_together(
     settings: Settings,
     repository: Repository,
     hashes: Hashes,
-    mailer: mail.Outbox | None,
+    mailer: mail.Outbox[Mail] | None,
     listener: Listener,
     reactor: Any,
     clock: Callable[[], float],
     outgoing: Outgoing,
+    actor: Actor,
+    view: Callable[[Profile], Mapping[str, Any]],
 ) -> Auth:
     """Everything except threads, database, e-mail and calls to others, which tests replace. ``clock`` returns
     the Unix time."""
@@ -146,8 +157,14 @@ def put_together(
     revoked = RevokedSessions(read_ended, listener, clock)
     verifier = Verifier(issuer_of(settings), revoked.is_revoked, clock)
     templates = MailTemplates.load(settings)
-    context = Context(settings.auth, templates, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
-    throttle, challenges = Throttle(repository, context, reactor), Challenges(repository, mailer, context)
+    hooks = Hooks(lambda: context.settings.hooks, outgoing, actor, lambda: moment(clock()), _new_id)
+    context = Context(settings.auth, templates, verifier, clock, os.urandom, _new_id, hooks, view)
+
+    async def send_by_hook(one: ToHook) -> None:
+        await hooks.send_email(one.user, one.email_data)
+
+    throttle = Throttle(repository, context, reactor)
+    challenges = Challenges(repository, mailer, mail.Outbox(send_by_hook, reactor), context)
     accounts = Accounts(repository, throttle, hashes, challenges, context)
     administration = Administration(
         repository=repository,
@@ -179,6 +196,10 @@ def put_together(
     )
 
 
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
 async def clean(repository: Repository, context: Context) -> None:
     """Delete what has expired, unless another worker is doing so."""
     now = context.now()
@@ -201,7 +222,7 @@ async def clean(repository: Repository, context: Context) -> None:
                 raise
 
 
-def _mailer(settings: Settings, reactor: Any) -> mail.Outbox | None:
+def _mailer(settings: Settings, reactor: Any) -> mail.Outbox[Mail] | None:
     smtp = settings.smtp
     if smtp.host is not None and smtp.sender is not None:
         return mail.Outbox(MailServer(reactor, smtp, settings.server.public_url).send, reactor)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from project_service import base64url
 from project_service.auth import errors
@@ -23,6 +23,7 @@ from project_service.auth.mail_templates import Mail, ToClient
 from project_service.auth.tokens import Key, OpaqueToken
 from project_service.auth.values import (
     OF_CHANGE,
+    Account,
     Answer,
     AuthCode,
     Email,
@@ -32,6 +33,7 @@ from project_service.auth.values import (
     NewChallenge,
     NewSession,
     Origin,
+    Profile,
     Purpose,
     Redeemed,
     User,
@@ -42,6 +44,15 @@ from project_service.lifecycle import shielded
 if TYPE_CHECKING:
     from project_service.auth.postgres import Repository
 
+# What links and hooks call the purposes.
+TYPES: Mapping[Purpose, str] = {
+    "confirmation": "signup",
+    "magic_link": "magiclink",
+    "recovery": "recovery",
+    "invitation": "invite",
+    "email_change": "email_change",
+    "email_change_current": "email_change",
+}
 # For how long the client that asked for a challenge may exchange an authorization code for a session.
 AUTH_CODE_LIFETIME = timedelta(minutes=5)
 CODE_DIGITS = 6
@@ -62,15 +73,25 @@ class Sent:
 class Asked:
     """How a challenge was asked for. ``link`` makes the link of its mail from the token and the purpose; without it
     the mail links to a page of the project's (``auth.recover_url``, ``auth.verify_url``) and has no code. ``data`` is
-    what the answer goes on with: ``redirect_to``, and the client's ``code_challenge`` (RFC 7636)."""
+    what the answer goes on with: ``redirect_to``, and the client's ``code_challenge`` (RFC 7636). ``api_url`` is
+    where hooks may link to."""
 
     link: Callable[[str, Purpose], str | None] | None = None
     data: Mapping[str, Any] = {}
+    api_url: str = ""
 
     def taking_over(self) -> Asked:
         """As ``self``, for whoever answers without having signed up: whoever had done so before, and never confirmed
         the address, may be somebody else (``Repository.redeem``)."""
         return evolve(self, data={**self.data, "takes_over": True})
+
+
+@frozen
+class ToHook:
+    """What a project sends itself: the arguments of ``Hooks.send_email``."""
+
+    user: Mapping[str, Any] = field(repr=False)
+    email_data: Mapping[str, str] = field(repr=False)
 
 
 # From ``/auth``.
@@ -79,10 +100,12 @@ PLAIN = Asked()
 
 @frozen
 class Challenges:
-    """``mailer`` is None if no mail server is configured."""
+    """``mailer`` is None if no mail server is configured. What it would send goes to ``to_hook`` if there is a hook
+    that sends e-mails: after the response too, so that nobody learns by its time or failure who is a user."""
 
     repository: Repository
-    mailer: Outbox | None
+    mailer: Outbox[Mail] | None
+    to_hook: Outbox[ToHook]
     context: Context
 
     async def mail(
@@ -102,12 +125,15 @@ class Challenges:
         False if nothing is mailed; whoever does not know the user must not learn that. Raises
         ``email_not_configured``.
         """
-        mailer = self.require_mailer()
+        self.require_mailer()
         issued = await self._issue(email, purpose, if_confirmed, origin, asked, user_id, self._pause())
         if issued is None:
             return False
         user, sent = issued
-        self._send(mailer, email, user, sent, origin, asked)
+        if self.context.hooks.has("send_email"):
+            self._send_by_hook(user, sent, asked)
+        elif self.mailer is not None:
+            self._send(self.mailer, email, user, sent, origin, asked)
         return True
 
     async def issue(
@@ -146,8 +172,32 @@ class Challenges:
         issued = await self.repository.issue(challenge, pause, event)
         return None if issued is None else (issued[0], Sent(token, code, issued[1]))
 
+    def _send_by_hook(self, user: User, sent: Sent, asked: Asked) -> None:
+        """Clients of the Supabase family know no mail to the owner of a taken address, so their hooks do not either.
+        The two of a change of address are told apart by the names of hash and code, as those servers do."""
+        if sent.purpose == "already_registered":
+            return
+        new_email, settings = asked.data.get("email", ""), self.context.settings
+        code = sent.code if asked.link is not None else ""
+        data = {
+            "token": code,
+            "token_hash": sent.token.text,
+            "redirect_to": asked.data.get("redirect_to") or "",
+            "email_action_type": TYPES.get(sent.purpose, sent.purpose),
+            "site_url": asked.api_url or settings.site_url or "",
+            "token_new": "",
+            "token_hash_new": "",
+            "old_email": "",
+        }
+        if sent.purpose == "email_change":
+            data |= {"token_new": code, "old_email": user.email}
+        elif sent.purpose == "email_change_current":
+            data |= {"token_hash": "", "token_hash_new": sent.token.text, "old_email": user.email}
+        view = self.context.view(Profile(Account(user), new_email=new_email))
+        self.to_hook.send_later(lambda: ToHook(view, data))
+
     def _send(
-        self, mailer: Outbox, email: Email, user: User, sent: Sent, origin: Origin, asked: Asked
+        self, mailer: Outbox[Mail], email: Email, user: User, sent: Sent, origin: Origin, asked: Asked
     ) -> None:
         templates, lifetime = self.context.templates, self.lifetime()
         # As the user writes it, not as somebody has typed it.
@@ -165,11 +215,10 @@ class Challenges:
 
         mailer.send_later(write)
 
-    def require_mailer(self) -> Outbox:
+    def require_mailer(self) -> None:
         """Raises ``email_not_configured``."""
-        if self.mailer is None:
+        if self.mailer is None and not self.context.hooks.has("send_email"):
             raise errors.email_not_configured()
-        return self.mailer
 
     def lifetime(self) -> timedelta:
         return timedelta(seconds=self.context.settings.code_seconds)
@@ -201,7 +250,7 @@ class Challenges:
         redeemed = await self._redeem(answer, origin, session)
         if redeemed.session is None:
             return redeemed
-        return self.context.issued_to(redeemed.user, redeemed.session, refresh)
+        return await self.context.issued_to(redeemed.user, redeemed.session, refresh)
 
     @shielded
     async def redeem_link(
@@ -218,7 +267,7 @@ class Challenges:
             self._redeem(answer, origin, session, kept) if leads_on else self._redeem(answer, origin, None)
         )
         if redeemed.session is not None:
-            return redeemed, self.context.issued_to(redeemed.user, redeemed.session, refresh)
+            return redeemed, await self.context.issued_to(redeemed.user, redeemed.session, refresh)
         return redeemed, code if leads_on and not redeemed.half else None
 
     async def pending(self, answer: Answer) -> Mapping[str, Any]:
@@ -265,7 +314,7 @@ class Challenges:
         redeemed = await self.repository.exchange(code.digest, known, session, event)
         if redeemed is None or redeemed.session is None:
             raise errors.flow_state_not_found()
-        session_begun = self.context.issued_to(redeemed.user, redeemed.session, refresh)
+        session_begun = await self.context.issued_to(redeemed.user, redeemed.session, refresh)
         if "sealed" not in redeemed.data:
             return session_begun
         tokens = orjson.loads(code.unseal(redeemed.data["sealed"].encode("ascii")))

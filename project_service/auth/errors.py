@@ -142,7 +142,7 @@ def provider_refused() -> ApiError:
 
 
 def invalid_id_token(why: str) -> ApiError:
-    return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
+    return ApiError(400, "invalid_id_token", f"Bad ID token: {why}.")
 
 
 def bad_state() -> ApiError:

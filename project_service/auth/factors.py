@@ -217,7 +217,15 @@ class Factors:
         await self.throttle.finish(reservation, "cleared")
         for session_id, until in raised.ended:
             self.on_ended(session_id, until)
-        return self.context.issued(raised.user, caller.sid, raised.began, refresh, session.created_at)
+        return await self.context.issued(
+            raised.user,
+            caller.sid,
+            raised.began,
+            refresh,
+            session.created_at,
+            origin,
+            how=raised.began.factor,
+        )
 
     def _by_code(self, proof: FactorProof, known: OwnFactor, given: str) -> FactorProof:
         code = "".join(given.split())

@@ -107,6 +107,10 @@ class Hooks:
         }
         await self._ask("send_email", event)
 
+    def too_large(self) -> Exception:
+        """``hook_failed``, for claims that do not fit into a token."""
+        return _failed("custom_access_token", "answered with more than fits into a token")
+
     def _metadata(self, name: HookName, address: str | None) -> dict[str, Any]:
         made = {"uuid": self.new_id(), "time": timestamp(self.now()), "name": _IN_EVENTS[name]}
         return made if address is None else {**made, "ip_address": address}

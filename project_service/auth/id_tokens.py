@@ -66,16 +66,8 @@ class Expected:
 def verified(token: str, keys: Mapping[str, Any], expected: Expected) -> Mapping[str, Any]:
     """The claims of ``token``, which the provider with these ``keys`` (a JWK Set) has signed. Raises
     ``IdTokenFault``, and its ``UnknownKey`` where newer keys may help."""
-    if len(token) > MAX_CHARACTERS:
-        raise IdTokenFault("it is too long")
-    try:
-        header = jwt.get_unverified_header(token)
-    except (PyJWTError, ValueError, RecursionError):
-        raise IdTokenFault("it is not a signed token") from None
-    algorithm = header.get("alg")
-    if algorithm not in ALGORITHMS:
-        raise IdTokenFault("its algorithm is not allowed")
-    jwk = _key(keys, header.get("kid"), algorithm)
+    algorithm, key_id = read_header(token)
+    jwk = _key(keys, key_id, algorithm)
     claims = _signed(token, jwk, algorithm)
     _check_issuer(claims, jwk, expected.issuers)
     _check_audience(claims, expected.client_ids)
@@ -85,6 +77,20 @@ def verified(token: str, keys: Mapping[str, Any], expected: Expected) -> Mapping
     _check_nonce(claims.get("nonce"), expected)
     _check_access_token(claims.get("at_hash"), expected.access_token, algorithm)
     return claims
+
+
+def read_header(token: str) -> tuple[str, Any]:
+    """The algorithm of ``token`` and the name of its key. Raises ``IdTokenFault`` for what no key can make valid."""
+    if len(token) > MAX_CHARACTERS:
+        raise IdTokenFault("it is too long")
+    try:
+        header = jwt.get_unverified_header(token)
+    except (PyJWTError, ValueError, RecursionError):
+        raise IdTokenFault("it is not a signed token") from None
+    algorithm = header.get("alg")
+    if algorithm not in ALGORITHMS:
+        raise IdTokenFault("its algorithm is not allowed")
+    return algorithm, header.get("kid")
 
 
 def issuer_of(token: str) -> str | None:

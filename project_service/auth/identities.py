@@ -114,7 +114,7 @@ class Identities:
         )
         url = await self.providers.authorization_url(wanted.provider, sent)
         data = {**asdict(evolve(wanted, scopes=(), extra={})), "browser": browser.digest}
-        await self.repository.keep("oauth", state.digest, data, now, now + STATE_LIFETIME)
+        await self.repository.keep_challenge("oauth", state.digest, now, now + STATE_LIFETIME, data)
         return url
 
     # And back.
@@ -124,7 +124,7 @@ class Identities:
         token, secret = OpaqueToken.parse(state), OpaqueToken.parse(cookie)
         if token is None or secret is None:
             raise errors.bad_state()
-        data = await self.repository.take(
+        data = await self.repository.take_challenge(
             "oauth", token.digest, self.context.now(), browser=Browser(secret).digest
         )
         if data is None:
@@ -222,7 +222,7 @@ class Identities:
             redeemed = await self.repository.link(who, Proof(b"", link_to[1]), session, kept, event)
         user = redeemed.user
         if redeemed.session is not None:
-            return self.context.issued_to(user, redeemed.session, refresh)
+            return await self.context.issued_to(user, redeemed.session, refresh)
         if who.confirm and user.email and user.awaits_confirmation:
             address = email_of(user)
             self.challenges.require_mailer()
@@ -241,7 +241,10 @@ class Identities:
                 raise errors.signup_disabled()
             if who.confirm and who.email is not None and not who.is_verified:
                 self.challenges.require_mailer()
-            new = evolve(who, new_id=self.context.new_id(), metadata=_metadata(who.data))
+            metadata = _metadata(who.data)
+            named = {"provider": who.provider, "providers": [who.provider]}
+            user_id = await self.context.new_user(who.email, metadata, origin, app_metadata=named)
+            new = evolve(who, new_id=user_id or self.context.new_id(), metadata=metadata)
             redeemed = await self.repository.enter(new, session, kept, event)
             assert redeemed is not None
         return redeemed
@@ -257,7 +260,7 @@ class Identities:
         await self.throttle.count_provider(origin)
         token, now = OpaqueToken.new(self.context.randomness), self.context.now()
         data = asdict(evolve(wanted, user_id=caller.sub, session_id=caller.sid))
-        await self.repository.keep("link", token.digest, data, now, now + STATE_LIFETIME)
+        await self.repository.keep_challenge("link", token.digest, now, now + STATE_LIFETIME, data)
         return token.text
 
     async def offered(self, text: str) -> tuple[Wanted, User]:
@@ -275,7 +278,9 @@ class Identities:
         """Use a token of ``offer`` up: the address to send the browser to. Raises ``bad_state``, and what ``begin``
         raises."""
         token = OpaqueToken.parse(text)
-        data = None if token is None else await self.repository.take("link", token.digest, self.context.now())
+        data, now = None, self.context.now()
+        if token is not None:
+            data = await self.repository.take_challenge("link", token.digest, now)
         if data is None:
             raise errors.bad_state()
         return await self.begin(_wanted(data), browser, origin)

@@ -51,18 +51,14 @@ class Invitations:
         if kind == "signup":
             if not password:
                 raise validation_failed({"password": "is required"})
-            account = await self.administration.create(
-                email, origin, password=password, metadata=metadata, confirmed=False
-            )
+            account = await self._created(email, metadata, origin, password=password)
             return await self._issued(account, "confirmation", email_of(account.user), origin, asked)
         if kind == "invite":
             account = await self._invited(email, metadata, origin)
             return await self._issued(account, "invitation", email_of(account.user), origin, asked)
         if kind == "magiclink":
             known = await self._known(email)
-            account = known or await self.administration.create(
-                email, origin, metadata=metadata, confirmed=False
-            )
+            account = known or await self._created(email, metadata, origin)
             return await self._issued(account, "magic_link", email_of(account.user), origin, asked)
         account = await self.administration.find(email)
         if kind == "recovery":
@@ -76,7 +72,7 @@ class Invitations:
         new = Email.parse_new(new_email)
         if await self._known(new_email) is not None:
             raise errors.email_taken()
-        both = self.challenges.context.settings.double_confirm_changes and account.confirmed_at is not None
+        both = self.challenges.context.settings.double_confirm_changes and account.user.email != ""
         data = {**asked.data, "email": new.address, "email_key": new.key, "both": both}
         address = new if kind == "email_change_new" else email_of(account.user)
         return await self._issued(account, purposes[kind], address, origin, evolve(asked, data=data))
@@ -88,8 +84,12 @@ class Invitations:
         known = await self._known(email)
         if known is not None and known.confirmed_at is not None:
             raise errors.email_taken()
-        return known or await self.administration.create(
-            email, origin, metadata=metadata, confirmed=False, invited=True
+        return known or await self._created(email, metadata, origin, invited=True)
+
+    async def _created(self, email: str, metadata: Mapping[str, Any], origin: Origin, **more: Any) -> Account:
+        user_id = await self.challenges.context.new_user(Email.parse_new(email), metadata, origin)
+        return await self.administration.create(
+            email, origin, user_id=user_id, metadata=metadata, confirmed=False, **more
         )
 
     async def _issued(

@@ -68,11 +68,12 @@ class Throttle:
         )
 
     async def count_mail(self, email: Email, origin: Origin) -> None:
-        """Count an e-mail that a client asks for, by client address and by the address that it goes to, whether or
-        not there is a user of that address."""
-        settings = self.context.settings
-        await self._count("mail_client", address_block(origin.address), settings.emails_max_per_address)
-        await self._count("mail_account", email.key, settings.emails_max_per_account)
+        """Count an e-mail that a client asks for: by client address, and by that and the address that it goes to,
+        whether or not there is a user of it. What strangers ask for elsewhere keeps nobody from theirs; what a user
+        gets of all is limited by ``auth.email_seconds``."""
+        settings, client = self.context.settings, address_block(origin.address)
+        await self._count("mail_client", client, settings.emails_max_per_address)
+        await self._count("mail_account", f"{email.key} {client}", settings.emails_max_per_account)
 
     async def count_verification(self, origin: Origin) -> None:
         """Count an answer to a challenge, by client address."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import define, field, frozen
 from twisted.internet.interfaces import IReactorTime
@@ -23,7 +23,10 @@ from project_service import files
 from project_service.auth.mail_message import message
 from project_service.auth.mail_server import MAX_CONCURRENT, NOBODY, MailServerError
 from project_service.auth.mail_templates import Mail, TemplateFault
+from project_service.errors import ApiError
 from project_service.lifecycle import start
+
+T = TypeVar("T")
 
 # A mail that was not accepted is tried again after these pauses, in seconds. They are long enough for a mail server
 # to be restarted, or to accept a sender whom it rejected at first (greylisting, RFC 6647), and end before the tokens
@@ -38,7 +41,7 @@ _FILE_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.eml")
 
 
 @define
-class Outbox:
+class Outbox(Generic[T]):
     """Sends up to ``MAX_CONCURRENT`` mails at a time. One that is not accepted is tried again after each of
     ``PAUSES``, unless it was rejected for good; while it waits for that, it neither delays others nor takes their
     room in the queue.
@@ -48,14 +51,14 @@ class Outbox:
 
     log = Logger()
 
-    send: Callable[[Mail], Awaitable[None]]
+    send: Callable[[T], Awaitable[None]]
     clock: IReactorTime
     # Each with the pauses after which it may be tried again.
-    _waiting: deque[tuple[Callable[[], Mail], tuple[float, ...]]] = field(factory=deque, init=False)
+    _waiting: deque[tuple[Callable[[], T], tuple[float, ...]]] = field(factory=deque, init=False)
     _sending: int = field(default=0, init=False)
     _pausing: int = field(default=0, init=False)
 
-    def send_later(self, write: Callable[[], Mail]) -> None:
+    def send_later(self, write: Callable[[], T]) -> None:
         """Have a mail composed and sent after this turn of the reactor. Failures are logged, not raised."""
         if len(self._waiting) >= MAX_WAITING:
             self.log.error("too many e-mails are waiting; one was dropped")
@@ -76,7 +79,7 @@ class Outbox:
         finally:
             self._sending -= 1
 
-    async def _deliver(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
+    async def _deliver(self, write: Callable[[], T], pauses: tuple[float, ...]) -> None:
         try:
             # Composed here, since a template may fail too.
             await self.send(write())
@@ -88,7 +91,7 @@ class Outbox:
             else:
                 self.log.error("an e-mail was given up")
 
-    def _again(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
+    def _again(self, write: Callable[[], T], pauses: tuple[float, ...]) -> None:
         self._pausing -= 1
         self._waiting.append((write, pauses))
         self._begin()
@@ -158,5 +161,7 @@ def why(fault: BaseException) -> str:
 
 def is_final(fault: BaseException) -> bool:
     """Whether it is of no use to try again: the mail server has rejected the mail for good (RFC 5321 section 4.2.1),
-    or its template fails."""
+    its template fails, or a hook refuses it."""
+    if isinstance(fault, ApiError):
+        return fault.code == "hook_refused"
     return isinstance(fault, TemplateFault) or (isinstance(fault, MailServerError) and fault.is_final)

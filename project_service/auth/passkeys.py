@@ -118,7 +118,7 @@ class Passkeys:
         user = await self.repository.begin_by_passkey(passkey, session, event)
         if user is None:
             raise errors.user_disabled()
-        return self.context.issued_to(user, session, refresh)
+        return await self.context.issued_to(user, session, refresh)
 
     async def own(self, user_id: str) -> list[Passkey]:
         RelyingParty.of(self.context.settings)
@@ -150,12 +150,12 @@ class Passkeys:
         challenge_id, now = self.context.new_id(), self.context.now()
         expires_at = now + CHALLENGE_LIFETIME
         kept = {**data, "challenge": base64url.encode(challenge)}
-        await self.repository.keep(purpose, _digest(challenge_id), kept, now, expires_at)
+        await self.repository.keep_challenge(purpose, _digest(challenge_id), now, expires_at, kept)
         return Offered(challenge_id, options, int(expires_at.timestamp()))
 
     async def _answered(self, purpose: Purpose, challenge_id: str) -> Mapping[str, Any]:
         """What the challenge was for, which is used up, whatever comes of the answer."""
-        data = await self.repository.take(purpose, _digest(challenge_id), self.context.now())
+        data = await self.repository.take_challenge(purpose, _digest(challenge_id), self.context.now())
         if data is None:
             raise errors.passkey_challenge_expired()
         return data

@@ -20,7 +20,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -52,6 +51,7 @@ from project_service.auth.values import (
     User,
     email_of,
     load_metadata,
+    takes_over,
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
@@ -71,10 +71,11 @@ ACCOUNT_COLUMNS = USER_COLUMNS + 3
 # Those of ``_factor``, from a table called f, and those of ``_profile``.
 FACTOR = """f.id::text, f.user_id::text, f.friendly_name, f.factor_type, f.status = 'verified', f.created_at,
     f.updated_at"""
+IDENTITIES = """select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data,
+        i.last_sign_in_at, i.created_at, i.updated_at) order by i.created_at, i.provider)::text
+        from auth.identities i"""
 PROFILE = f"""{ACCOUNT},
-    (select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at,
-        i.created_at, i.updated_at) order by i.created_at, i.provider)::text
-        from auth.identities i where i.user_id = u.id),
+    ({IDENTITIES} where i.user_id = u.id),
     (select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text
         from auth.mfa_factors f where f.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
@@ -191,7 +192,7 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody anonymous who has had no session for long.
-_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+_UNUSED = """is_anonymous and (last_login_at < %(before)s or last_login_at is null and created_at < %(before)s)
     and not exists (select from auth.sessions s
         where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
@@ -324,7 +325,8 @@ where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %
 _PENDING = """
 select user_id::text, data::text from auth.challenges
 where purpose = any(%(purposes)s) and expires_at > %(now)s
-    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
 # deadlocks.
@@ -363,17 +365,6 @@ with u as (
 a as (insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
     select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
 select {USER} from u
-"""
-# A challenge that is nobody's yet.
-_KEEP = """
-insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
-"""
-_TAKE = """
-delete from auth.challenges
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
-    and coalesce(data ->> 'browser', '') = %(browser)s
-returning data::text
 """
 _LOCK_EXCHANGER = """
 select from auth.users where id = (
@@ -415,30 +406,24 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Somebody has shown whose the address is. Who had signed up with it before had not, so nothing of theirs stays that
-# lets them in, or keeps its owner out.
+# lets them in.
 _VOID_UNPROVEN = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.mfa_factors where user_id = %(id)s::uuid;
-delete from auth.recovery_codes where user_id = %(id)s::uuid;
-delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
 {_FORGET}
 """
-# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says).
-_VOID = f"""
-{_VOID_UNPROVEN};
+# By an e-mail: then the address is a way in, if it was none before (``identities.sql`` adds what it says). Factors
+# stay, since nobody gets in by them alone, and whoever reads somebody's e-mails must not get past theirs.
+_VOID_OTHER_WAYS = """
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid and factor_id is null;
 insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
     values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
 """
-_UNPROVEN = "exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null)"
+_VOID = f"{_VOID_UNPROVEN};{_VOID_OTHER_WAYS}"
 # A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
-delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and {_UNPROVEN};
-delete from auth.mfa_factors where user_id = %(id)s::uuid and {_UNPROVEN};
-delete from auth.recovery_codes where user_id = %(id)s::uuid and {_UNPROVEN};
-delete from auth.webauthn_credentials where user_id = %(id)s::uuid and {_UNPROVEN};
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -581,6 +566,17 @@ select 1 from c
 _USE_PASSKEY = f"""
 update auth.webauthn_credentials set {_COUNTED} where {_OWN_PASSKEY} and {_GOES_UP} returning 1
 """
+# Challenges that are nobody's until they are answered.
+_KEEP_CHALLENGE = """
+insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_TAKE_CHALLENGE = """
+delete from auth.challenges
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+    and coalesce(data ->> 'browser', '') = %(browser)s
+returning data::text
+"""
 _FACTORS = (
     f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
 )
@@ -612,6 +608,9 @@ where {_OF_IDENTITY} and user_id = %(id)s::uuid returning 1
 # By a provider.
 _TAKE_OVER = f"""
 {_VOID_UNPROVEN};
+delete from auth.mfa_factors where user_id = %(id)s::uuid;
+delete from auth.recovery_codes where user_id = %(id)s::uuid;
+delete from auth.webauthn_credentials where user_id = %(id)s::uuid;
 update auth.users set confirmed_at = %(at)s, updated_at = %(at)s where id = %(id)s::uuid;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email' and not ({_OF_IDENTITY})
 """
@@ -1024,7 +1023,10 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = (await _locked(transaction, answered[1])).user
+            account = await _locked(transaction, answered[1])
+            owner = account.user
+            if account.confirmed_at is None:
+                await transaction.query(_VOID_OTHER_WAYS, {"id": owner.id, "at": event.at})
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
@@ -1037,12 +1039,10 @@ class Repository:
         """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
-        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
-        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
-        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
-        one.
-        """
+        Otherwise the address to which the challenge was sent is confirmed. If the user ``takes_over``, all that let
+        anybody in before is void: password, sessions, passkeys, challenges, and identities of providers. Then
+        ``session`` starts, if there is one; or, if the client that had asked for the challenge sent a code challenge,
+        ``auth_code`` is kept for it, if there is one."""
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
@@ -1065,7 +1065,7 @@ class Repository:
                     )
                     return Redeemed(purpose, owner.user, data, half=True)
                 await transaction.query(_CHANGE_EMAIL, new)
-            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            elif takes_over(purpose, data, owner.user):
                 await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
@@ -1318,28 +1318,22 @@ class Repository:
 
         return await self.database.transaction(begun)
 
-    # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
     ) -> None:
-        """Store a challenge that is nobody's yet."""
-        params = {
-            "purpose": purpose,
-            "digest": digest,
-            "data": _jsonb(data),
-            "at": now,
-            "expires": expires_at,
-        }
-        await self.database.query(_KEEP, params)
+        """Store a challenge that is nobody's until it is answered."""
+        params = {"purpose": purpose, "digest": digest, "at": at, "expires": expires_at}
+        await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
 
-    async def take(
+    async def take_challenge(
         self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
     ) -> Mapping[str, Any] | None:
-        """Use up a challenge of ``keep``: its data. None if there is none, or its member ``browser`` is another;
-        then it stays."""
-        row = await self._row(_TAKE, purpose=purpose, digest=digest, now=now, browser=browser)
+        """Use up a challenge of ``keep_challenge``: its data. None if there is none, or its member ``browser`` is
+        another; then it stays."""
+        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now, browser=browser)
         return None if row is None else json.loads(row[0])
+
+    # Identities.
 
     async def enter(
         self, who: ByProvider, session: NewSession, auth_code: AuthCode | None, event: Event
@@ -1420,6 +1414,11 @@ class Repository:
             await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **_event_params(event)})
 
         await self._pool_for("update").transaction(unlinked)
+
+    async def all_identities(self) -> list[Identity]:
+        """The identities of all users."""
+        row = await self._row(IDENTITIES)
+        return [] if row is None else [_identity(one) for one in json.loads(row[0] or "[]")]
 
     async def _meeting(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         """The result of a transaction that is run again if it met another one."""
@@ -1562,7 +1561,7 @@ async def _keep_for_client(
 ) -> None:
     """In place of a session: a code for the client that asked for the challenge, which it exchanges for one."""
     params = {"digest": code.digest, "purpose": "pkce", "expires": code.expires_at}
-    await transaction.query(_KEEP, {**params, "data": _jsonb({**data, **code.data}), "at": now})
+    await transaction.query(_KEEP_CHALLENGE, {**params, "data": _jsonb({**data, **code.data}), "at": now})
 
 
 async def _account_by_provider(

@@ -31,6 +31,7 @@ from project_service.auth.id_tokens import (
     Expected,
     IdTokenFault,
     UnknownKey,
+    read_header,
     usable_keys,
     verified,
 )
@@ -202,6 +203,7 @@ class Providers:
         if preset.issuer is None and provider.issuer is None:
             raise errors.invalid_id_token("this provider makes none")
         with _explained(name):
+            read_header(id_token)  # before the provider is asked for its keys
             metadata = await self._discovered(name, preset, provider)
             claims = await self._verified(provider, metadata, id_token, nonce, False, access_token)
             return from_claims(name, claims)

@@ -127,7 +127,9 @@ class SessionService:
             raise errors.refresh_token_reused()
         if rotation.outcome == "repeated":
             successor = presented.latest(rotation.salts)
-        return self.context.issued(rotation.user, rotation.session_id, rotation.began, successor, now)
+        return await self.context.issued(
+            rotation.user, rotation.session_id, rotation.began, successor, now, origin, how="token_refresh"
+        )
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:
         """End the caller's session (``local``, the default), all of their sessions (``global``), or all except this

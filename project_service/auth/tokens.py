@@ -263,18 +263,20 @@ class Issuer:
     def mint(
         self, user: User, session_id: str, now: float, token_id: str, began: SignIn | None = None
     ) -> Minted:
-        """A token for a session of ``user``, valid from ``now``, in Unix time. ``token_id`` becomes its ``jti``. The
-        session ``began`` by password and now if nothing else is said.
+        """A token with ``claims``."""
+        return self.signed(self.claims(user, session_id, now, token_id, began))
 
-        If the token would have more than ``MAX_BYTES``, ``user_metadata`` is left out of it, and then
-        ``app_metadata``, which only SQL can make so large.
-        """
+    def claims(
+        self, user: User, session_id: str, now: float, token_id: str, began: SignIn | None = None
+    ) -> dict[str, Any]:
+        """The claims of a token for a session of ``user``, valid from ``now``, in Unix time. ``token_id`` becomes its
+        ``jti``. The session ``began`` by password and now if nothing else is said."""
         issued = int(now)
         expires = issued + self.seconds
         began = began or SignIn(moment(issued))
         # The last one first, as clients of the Supabase family expect it.
         proofs = [(began.factor, began.factor_at), (began.method, began.at)]
-        claims = {
+        return {
             "iss": self.name,
             "sub": user.id,
             "aud": AUDIENCE,
@@ -293,12 +295,20 @@ class Issuer:
             "app_metadata": _writable(user.app_metadata),
             "user_metadata": _writable(user.metadata),
         }
-        text = self._signed(claims)
+
+    def signed(self, claims: Mapping[str, Any]) -> Minted:
+        """A token with these claims.
+
+        If it would have more than ``MAX_BYTES``, ``user_metadata`` is left out of it, and then ``app_metadata``,
+        which only SQL can make so large.
+        """
+        kept = dict(claims)
+        text = self._signed(kept)
         for optional in ("user_metadata", "app_metadata"):
             if len(text) > MAX_BYTES:
-                del claims[optional]
-                text = self._signed(claims)
-        return Minted(text, expires)
+                kept.pop(optional, None)
+                text = self._signed(kept)
+        return Minted(text, int(kept["exp"]))
 
     def _signed(self, claims: Mapping[str, Any]) -> str:
         key = self.keys.signing

@@ -70,10 +70,6 @@ OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
     "email_change_current": "email_change",
 }
-# Whoever answers one of these, where nobody has confirmed the address, is the first to show whose it is: who signed
-# up with it before may be somebody else. A confirmation is that of the sign-up itself, unless its data has
-# ``takes_over``.
-TAKING_OVER: frozenset[Purpose] = frozenset({"magic_link", "recovery", "invitation"})
 # Wrong codes after which a challenge cannot be answered by a code any more.
 MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
@@ -243,6 +239,17 @@ class Identity:
     created_at: datetime
     updated_at: datetime
 
+    def view(self) -> dict[str, Any]:
+        """What the command line shows."""
+        email = self.data.get("email")
+        return {
+            "id": self.id,
+            "provider": self.provider,
+            "subject": self.subject,
+            "email": email if isinstance(email, str) else None,
+            "created_at": timestamp(self.created_at),
+        }
+
 
 FactorType = Literal["totp", "webauthn"]
 
@@ -378,12 +385,14 @@ class IssuedSession:
 @frozen
 class Origin:
     """Where a request came from, for the limits, the list of sessions and the audit. ``languages`` is its
-    ``Accept-Language``, for e-mails; it is not stored."""
+    ``Accept-Language``, for e-mails, and ``captcha_token`` what its client has to show for a captcha, for hooks; they
+    are not stored."""
 
     address: str = ""
     user_agent: str = ""
     request_id: str = ""
     languages: str = ""
+    captcha_token: str = field(default="", repr=False)
 
 
 # What the repository takes and gives.
@@ -430,6 +439,18 @@ class NewSession:
     @property
     def began(self) -> SignIn:
         return SignIn(self.created_at, self.method, self.factor, self.factor_at)
+
+
+def takes_over(purpose: Purpose, data: Mapping[str, Any], user: User) -> bool:
+    """Whether an answer is the first to show whose the user's address is, so that what whoever signed up with it has
+    set is void. A confirmation is that of the sign-up itself, unless its data has ``takes_over``.
+
+    Where nobody confirms addresses, who has signed in keeps the password when they come by a code for once.
+    """
+    if user.confirmed_at is not None:
+        return False
+    by_code = user.last_login_at is None and (purpose == "magic_link" or "takes_over" in data)
+    return by_code or purpose in ("recovery", "invitation")
 
 
 @frozen

@@ -262,13 +262,38 @@ async def list_(invocation: Invocation, project: Project) -> None:
         cursor = page.next_cursor
         if cursor is None:
             break
+    repository = Repository(project.pool)
     factors: defaultdict[str, list[Any]] = defaultdict(list)
-    for factor in await Repository(project.pool).all_factors():
+    for factor in await repository.all_factors():
         factors[factor.user_id].append(factor.view())
+    identities: defaultdict[str, list[Any]] = defaultdict(list)
+    for identity in await repository.all_identities():
+        identities[identity.user_id].append(identity.view())
     invocation.show(
-        [{**account.view(), "factors": factors[account.user.id]} for account in accounts],
+        [
+            {
+                **account.view(),
+                "identities": identities[account.user.id],
+                "factors": factors[account.user.id],
+            }
+            for account in accounts
+        ],
         *map(_line, accounts),
     )
+
+
+@user.command()
+@_USER
+@on_project()
+async def identities(invocation: Invocation, project: Project, user: str) -> None:
+    """Show a user's ways in: the e-mail address, and accounts with providers."""
+    users = _users(project)
+    profile = await users.profile((await users.find(user)).user.id)
+    lines = (
+        f"{one.provider}  {on_a_line(one.subject)}  {on_a_line(str(one.data.get('email') or ''))}".rstrip()
+        for one in profile.identities
+    )
+    invocation.show([one.view() for one in profile.identities], *lines)
 
 
 @user.command("mfa-reset")

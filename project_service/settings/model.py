@@ -128,6 +128,8 @@ KNOWN_PROVIDERS = (
     *("apple", "azure", "discord", "facebook", "github", "gitlab", "google", "linkedin_oidc", "slack_oidc"),
     *("twitch", "x"),
 )
+# What users' identities, and the settings that clients read, have for other ways to sign in.
+OTHER_WAYS_IN = ("email", "phone", "anonymous_users")
 
 
 @frozen

@@ -27,6 +27,7 @@ from project_service.settings.model import (
     HOOKS,
     INNER_SECTIONS,
     KNOWN_PROVIDERS,
+    OTHER_WAYS_IN,
     SECTIONS,
     Auth,
     Images,
@@ -525,6 +526,8 @@ def _unknown_database(settings: Settings, embedded: bool) -> Iterator[tuple[str,
 def _unusable_providers(auth: Auth, given: Mapping[str, _Given]) -> Iterator[tuple[str, str, None]]:
     for name, provider in auth.providers.items():
         section = f"auth.providers.{name}"
+        if name in OTHER_WAYS_IN:
+            yield section, "has the name of another way to sign in", None
         if not provider.client_ids:
             yield f"{section}.client_id", "is missing", None
         if name not in KNOWN_PROVIDERS and provider.issuer is None:

@@ -129,6 +129,15 @@ FOR_USERS = {
 }
 
 
+# What validation says of an address, in words that applications look for.
+_OF_ADDRESSES = {
+    "is not an e-mail address": "Unable to validate email address: invalid format",
+    "is missing: the user has no address to which a code could be sent": (
+        "Reauthentication requires the user to have an email or a phone number"
+    ),
+}
+
+
 class AuthError(ApiError):
     """An error in words that these clients know. ``reasons`` says why a password is weak."""
 
@@ -144,6 +153,10 @@ def _refused(status: int, code: str, message: str) -> ApiError:
 
 def phone_provider_disabled() -> ApiError:
     return _refused(400, "phone_provider_disabled", "Unsupported phone provider")
+
+
+def phone_invalid() -> ApiError:
+    return _refused(400, "validation_failed", "Invalid phone number format (E.164 required)")
 
 
 def provider_disabled() -> ApiError:
@@ -204,12 +217,8 @@ def _message(error: ApiError) -> str:
         return f"Password {error.why_not.replace('must have at least', 'should be at least')}."
     if error.code == "invalid_token":
         return f"invalid JWT: {error.message}"
-    if (
-        error.code == "validation_failed"
-        and error.details
-        and error.details.get("email") == "is not an e-mail address"
-    ):
-        return "Unable to validate email address: invalid format"
+    if error.code == "validation_failed" and error.details:
+        return _OF_ADDRESSES.get(error.details.get("email", ""), error.message)
     return error.message
 
 

@@ -178,6 +178,16 @@ _CODE_CHALLENGE = text({"type": "string", "maxLength": CODE_CHALLENGE_CHARACTERS
 _ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": "An e-mail address."})
 
 
+def _meta_security(name: str, value: object) -> str:
+    """The captcha token among what clients say besides; "" for anything else."""
+    token = value.get("captcha_token") if isinstance(value, dict) else None
+    return token if isinstance(token, str) and len(token) <= _CAPTCHA_MAX_CHARACTERS else ""
+
+
+_CAPTCHA_MAX_CHARACTERS = 4096
+_META_SECURITY = Kind({"type": "object"}, _meta_security)
+
+
 @frozen
 class Pkce:
     """How a client will show that it was the one that asked (RFC 7636 section 4.3)."""
@@ -188,6 +198,7 @@ class Pkce:
 
 @frozen
 class SignUp(Pkce):
+    gotrue_meta_security: str = member(_META_SECURITY, default="")
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
     password: str = member(PASSWORD, default="")
@@ -209,6 +220,7 @@ class Grant:
     access_token: str = member(TEXT, default="")
     nonce: str = member(TEXT, default="")
     link_identity: bool = member(FLAG, default=False)
+    gotrue_meta_security: str = member(_META_SECURITY, default="")
 
 
 @frozen
@@ -235,6 +247,7 @@ class Resend(Pkce):
 
 @frozen
 class Otp(Pkce):
+    gotrue_meta_security: str = member(_META_SECURITY, default="")
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
     create_user: bool = member(FLAG, default=True)

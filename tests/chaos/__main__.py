@@ -13,6 +13,7 @@ from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
 
 from tests.chaos.apart import callers_apart
+from tests.chaos.challenges import kill_during_challenges
 from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
@@ -21,7 +22,7 @@ from tests.chaos.uploads import kill_during_uploads
 from tests.live.loaded_service import make_ledger, started
 from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
-FAULTS = ("restart", "failover", "cluster", "overload", "shared", "apart", "kills", "uploads")
+FAULTS = ("restart", "failover", "cluster", "overload", "shared", "apart", "kills", "uploads", "challenges")
 
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
@@ -73,6 +74,8 @@ def main() -> int:
                     callers_apart(Path(data_dir), Random(asked.seed), asked.rounds)
                 elif fault == "uploads":
                     kill_during_uploads(Path(data_dir), Random(asked.seed), asked.rounds)
+                elif fault == "challenges":
+                    kill_during_challenges(Path(data_dir), Random(asked.seed), max(1, asked.rounds // 2))
                 else:
                     Rounds(Path(data_dir), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:

@@ -23,7 +23,6 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
-    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -54,6 +53,7 @@ from project_service.auth.values import (
     User,
     email_of,
     folded,
+    takes_over,
 )
 from project_service.database.listener import Listener
 from project_service.errors import session_revoked
@@ -571,12 +571,8 @@ class MemoryRepository:
         self._end_all(user.id, event.at)
         self._forget(user.id)
         if account.confirmed_at is None:
-            self.identities = [
-                one for one in self.identities if one.user_id != user.id or one.provider == "email"
-            ]
-            self._drop(self._factors_of(user.id))
-            self.recovery_codes.pop(user.id, None)
-            self.keys = {key: one for key, one in self.keys.items() if one.user_id != user.id}
+            self._void_other_ways(user.id)
+            account = self.accounts[user.id]
         self.counters["login", folded(user.email)].failed = []
         confirmed = account.confirmed_at or event.at
         self._changed(
@@ -611,11 +607,9 @@ class MemoryRepository:
             self._forget(user_id)
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
-        elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+        elif takes_over(purpose, data, account.user):
             self._void(user_id, event.at)
-            self.identities = [one for one in self.identities if one.user_id != user_id]
-            self.of_providers.discard(user_id)
-            self._named(user_id)
+            self._void_other_ways(user_id)
             account = self.accounts[user_id]
         keeps = auth_code is not None and "code_challenge" in data
         method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
@@ -664,22 +658,6 @@ class MemoryRepository:
         return None
 
     # Identities.
-
-    async def keep(
-        self, purpose: Purpose, digest: bytes, data: Mapping[str, Any], now: datetime, expires_at: datetime
-    ) -> None:
-        challenge = NewChallenge(purpose, purpose, digest, now, expires_at)
-        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
-
-    async def take(
-        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
-    ) -> Mapping[str, Any] | None:
-        for one in self.challenges:
-            met = (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now
-            if met and one.data.get("browser", "") == browser:
-                self.challenges.remove(one)
-                return one.data
-        return None
 
     def _identity_of(self, who: ByProvider) -> Identity | None:
         known = (one for one in self.identities if (one.provider, one.subject) == (who.provider, who.subject))
@@ -746,8 +724,15 @@ class MemoryRepository:
             return Redeemed("oauth", account.user, {})
         return self._let_in(user_id, session, auth_code, evolve(event, action=action))
 
+    async def all_identities(self) -> list[Identity]:
+        found = [one for account in self.accounts.values() for one in self._profile(account).identities]
+        return sorted(found, key=lambda one: (one.created_at, one.provider))
+
     def _take_over(self, user_id: str, who: ByProvider, at: datetime) -> None:
         self._void(user_id, at)
+        self._drop(self._factors_of(user_id))
+        self.recovery_codes.pop(user_id, None)
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
         self.accounts[user_id] = _with(self.accounts[user_id], confirmed_at=at, updated_at=at)
         self.identities = [
             one
@@ -822,15 +807,17 @@ class MemoryRepository:
         return factor if factor is not None and factor.user_id == user_id else None
 
     def _void(self, user_id: str, at: datetime) -> None:
-        """End all by which somebody could come in, or keep the owner of the address out."""
+        """End the password, the sessions and all that waits for an answer."""
         self.accounts[user_id] = evolve(self.accounts[user_id], password_hash=b"")
         self._end_all(user_id, at)
-        self._drop(self._factors_of(user_id))
-        self.recovery_codes.pop(user_id, None)
+        self._forget(user_id)
+
+    def _void_other_ways(self, user_id: str) -> None:
+        """End passkeys and accounts with providers."""
         self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
-        self.challenges = [
-            one for one in self.challenges if user_id not in (one.user_id, one.data.get("user"))
-        ]
+        self.identities = [one for one in self.identities if one.user_id != user_id]
+        self.of_providers.discard(user_id)
+        self._named(user_id)
 
     def _drop(self, factors: list[Factor]) -> None:
         for factor in factors:
@@ -887,7 +874,7 @@ class MemoryRepository:
         if factor is None:
             return None
         kept = {**data, "factor": factor_id, "session": session_id}
-        await self.keep("factor", digest, kept, at, expires_at)
+        await self.keep_challenge("factor", digest, at, expires_at, kept)
         return factor.type
 
     async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
@@ -1029,6 +1016,22 @@ class MemoryRepository:
         self.keys[passkey.id] = evolve(known, credential=counted, last_used_at=event.at)
         event = evolve(event, user_id=account.user.id, email=account.user.email)
         return self._enter(account, session, event)
+
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
+    ) -> None:
+        challenge = NewChallenge(purpose, purpose, digest, at, expires_at)
+        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
+
+    async def take_challenge(
+        self, purpose: Purpose, digest: bytes, now: datetime, browser: str = ""
+    ) -> Mapping[str, Any] | None:
+        for one in self.challenges:
+            is_it = (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now
+            if is_it and one.data.get("browser", "") == browser:
+                self.challenges.remove(one)
+                return one.data
+        return None
 
     # What has expired.
 

@@ -16,7 +16,7 @@ from tests.live.service.documented_clients import Pages, browser
 PUPPETEER = "puppeteer-core@24"
 # The program has ``browser``, the arguments, and what people do: each waits until it can be done. It fills ``seen``.
 PROGRAM = """
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import puppeteer from 'puppeteer-core'
 
 const browser = await puppeteer.launch({
@@ -40,17 +40,20 @@ const until = async (page, condition, ...values) => {
   throw new Error(`never: ${condition} ${values}`)
 }
 const says = (page, text) => until(page, text => document.body.innerText.includes(text), text)
-// The link that begins so in the e-mail to an address, from the folder of the mails, once it is there.
-const link = async (folder, email, begin) => {
+// The first line that is wanted in an e-mail to an address, from the folder of the mails, once it is there.
+const mailed = async (folder, email, isWanted) => {
   for (const end = Date.now() + 30000; Date.now() < end; await pause()) {
-    for (const name of readdirSync(folder).filter(name => name.endsWith('.eml'))) {
+    const names = existsSync(folder) ? readdirSync(folder) : []  // it comes with the first e-mail
+    for (const name of names.filter(name => name.endsWith('.eml'))) {
       const lines = readFileSync(`${folder}/${name}`, 'utf8').split(/\\r?\\n/)
-      const found = lines.includes(`To: ${email}`) && lines.find(line => line.startsWith(begin))
+      const found = lines.includes(`To: ${email}`) && lines.find(isWanted)
       if (found) return found
     }
   }
   throw new Error(`there is no e-mail to ${email}`)
 }
+const link = (folder, email, begin) => mailed(folder, email, line => line.startsWith(begin))
+const code = (folder, email) => mailed(folder, email, line => /^[0-9]{6}$/.test(line))
 const seen = {}, errors = []
 try {
 %s

@@ -3,6 +3,7 @@ is such a user."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl
 
 from attrs import frozen
@@ -28,6 +29,7 @@ from project_service.supabase.auth.common import (
     body_of,
     declare,
     fragment_of,
+    origin_with,
     read,
     reply,
     to,
@@ -49,6 +51,8 @@ _RESENT: dict[str, Purpose] = {"signup": "confirmation", "email_change": "email_
 _HALF = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 8 * 1024
+# ITU-T E.164: at most 15 digits, the first ones those of a country.
+_PHONE = re.compile(r"\+?[1-9][0-9]{0,14}")
 
 
 @frozen
@@ -90,7 +94,7 @@ class Mails:
             raise theirs.phone_provider_disabled() if body.phone else validation_failed_missing("email")
         await self.accounts.mail_code(
             body.email,
-            origin_of(request),
+            origin_with(request, body.gotrue_meta_security),
             self.links.asked(request, body),
             create_user=body.create_user,
             metadata=body.data,
@@ -159,8 +163,12 @@ class Verification:
         "Sign in, or confirm an address, by an e-mailed code or token",
         Answer(
             200,
-            "The session; without one if the other address has to confirm a change too",
-            {JSON: {"anyOf": [SESSION, obj(("msg", "code"), msg=STRING, code={"const": "200"})]}},
+            "The session; without one if the other address has to confirm a change too. For a form a page: that it "
+            "is done, or the question again, if another site has posted it.",
+            {
+                JSON: {"anyOf": [SESSION, obj(("msg", "code"), msg=STRING, code={"const": "200"})]},
+                "text/html": STRING,
+            },
             {"Cache-Control": "no-store"},
         ),
         Answer(
@@ -173,9 +181,15 @@ class Verification:
     async def verify(self, request: Request) -> Reply:
         if is_form(request):
             fields = await read_form(request)
-            return await self._follow(request, fields.get("type", ""), fields.get("token", ""))
+            kind, token = fields.get("type", ""), fields.get("token", "")
+            # A page of somebody else's would sign its visitors in as whomever it likes, without their doing.
+            if request.headers.text(b"sec-fetch-site") in ("cross-site", "same-site"):
+                return await self._ask(request, kind, token)
+            return await self._follow(request, kind, token)
         body, origin = await read(request, Verify), origin_of(request)
         if body.phone or body.type in ("sms", "phone_change"):
+            if body.phone and not _PHONE.fullmatch(body.phone):
+                raise theirs.phone_invalid()
             raise errors.invalid_one_time_token()  # nobody was sent one
         purposes = _purposes(body.type)
         if body.token_hash:
@@ -210,8 +224,11 @@ class Verification:
     )
     async def open_link(self, request: Request) -> Reply:
         kind, token = request.query_value("type") or "", request.query_value("token") or ""
-        if self.context.settings.verify_by_get:
+        if self.context.settings.verify_by_get and request.method == "GET":
             return await self._follow(request, kind, token)
+        return await self._ask(request, kind, token)
+
+    async def _ask(self, request: Request, kind: str, token: str) -> Reply:
         try:
             pending = await self.challenges.pending(self.challenges.by_token(token, *_purposes(kind)))
         except ApiError as refusal:
@@ -240,6 +257,8 @@ class Verification:
 
     def _failed(self, request: Request, refusal: ApiError) -> Reply:
         error = translated(refusal)
+        if error.status == 429 or error.status >= 500:
+            raise refusal  # which says nothing about the link: it can be followed again
         target = self.links.target(request.query_value("redirect_to") or "")
         if target is None:
             return page.told(error.status, "The link is not valid, or no longer valid")

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from attrs import AttrsInstance, fields_dict, frozen
+from attrs import AttrsInstance, evolve, fields_dict, frozen
 
 from project_service import redirects
 from project_service.auth import errors
-from project_service.auth.challenges import Asked
+from project_service.auth.challenges import TYPES, Asked
 from project_service.auth.context import Context
-from project_service.auth.values import IssuedSession, Purpose
+from project_service.auth.routes import origin_of
+from project_service.auth.values import IssuedSession, Origin, Purpose
 from project_service.errors import ApiError, rate_limited, validation_failed
 from project_service.http import json_body
 from project_service.http.caller import BearerDemand, KeyDemand
@@ -40,15 +41,6 @@ OF_PROVIDERS = (
     errors.email_not_configured(),
     errors.identity_taken(),
 )
-# What links call the purposes.
-TYPES: dict[Purpose, str] = {
-    "confirmation": "signup",
-    "magic_link": "magiclink",
-    "recovery": "recovery",
-    "invitation": "invite",
-    "email_change": "email_change",
-    "email_change_current": "email_change",
-}
 
 
 def reply(value: Any) -> Reply:
@@ -122,6 +114,10 @@ def to(address: str, *headers: tuple[str, str], status: int = 303) -> Reply:
     return Reply(status, more)
 
 
+def origin_with(request: Request, captcha_token: str) -> Origin:
+    return evolve(origin_of(request), captcha_token=captcha_token)
+
+
 @frozen
 class Links:
     """The links of mails. ``public_url`` is that of the service, if it is configured."""
@@ -144,7 +140,12 @@ class Links:
                 raise validation_failed({"code_challenge_method": "must be s256 or plain"})
             data["code_challenge"] = f"{method} {pkce.code_challenge}"
         base = self.base(request)
-        return Asked(lambda token, purpose: self._link(base, token, purpose, data.get("redirect_to")), data)
+        api_url = "" if base is None else f"{base}{BASE}"
+
+        def link(token: str, purpose: Purpose) -> str | None:
+            return self._link(base, token, purpose, data.get("redirect_to"))
+
+        return Asked(link, data, api_url)
 
     def target(self, redirect_to: str) -> redirects.Address | None:
         """``redirect_to`` if it is allowed, else the site; None without ``auth.site_url``."""

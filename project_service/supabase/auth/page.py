@@ -42,8 +42,8 @@ def question(kind: str, token: str, target: Address | None) -> Reply:
 
 
 def offer(words: str, button: str, address: str, *headers: tuple[str, str]) -> Reply:
-    """Asks whoever opened a page to go on to ``address``. It is a link: browsers would hold a form to all addresses
-    that those behind it lead to."""
+    """Asks whoever opened a page to go on to ``address``, which may be relative. It is a link: browsers would hold a
+    form to all addresses that those behind it lead to."""
     content = f'<p><a href="{escape(address)}">{escape(button)}</a></p>'
     return _page(200, escape(words), content, "", *headers)
 

@@ -120,8 +120,8 @@ class ByProviders:
             return to(url, cookie, status=302)
         whose = user.email or "of a guest"
         parameters = urlencode({"link": link, "proof": proof_of(browser, link)})
-        address = f"{request.raw_path.decode('latin-1')}?{parameters}"
-        return page.offer(f"Sign in by {wanted.provider} to the account {whose}?", "Go on", address, cookie)
+        question = f"Sign in by {wanted.provider} to the account {whose}?"
+        return page.offer(question, "Go on", f"?{parameters}", cookie)
 
     def _wanted(self, request: Request) -> Wanted:
         """What a client asks for. Raises ``validation_failed`` and ``provider_unavailable``."""
@@ -216,7 +216,8 @@ class ByProviders:
     async def callback_form(self, request: Request) -> Reply:
         fields = await read_form(request)
         carried = {name: fields[name] for name in _CARRIED if name in fields}
-        return to(f"{request.raw_path.decode('latin-1')}?{urlencode(carried)}")
+        # The address of this request, whatever a proxy has made of it.
+        return to(f"?{urlencode(carried)}")
 
     @declare(
         "GET",
@@ -228,7 +229,7 @@ class ByProviders:
         parameters=(*_ASKED, Parameter("skip_http_redirect", "true: answer 200.")),
         admission=CHANGES,
         bearer="required",
-        errors=(*OF_PROVIDERS, theirs.manual_linking_disabled()),
+        errors=(*OF_PROVIDERS, errors.insufficient_aal(), theirs.manual_linking_disabled()),
     )
     async def authorize_link(self, request: Request) -> Reply:
         caller = signed_in(request)
@@ -255,6 +256,7 @@ class ByProviders:
             errors.identity_not_found(),
             errors.last_identity(),
             errors.address_identity(),
+            errors.insufficient_aal(),
             theirs.manual_linking_disabled(),
         ),
     )

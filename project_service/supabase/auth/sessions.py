@@ -26,6 +26,7 @@ from project_service.supabase.auth.common import (
     Links,
     answer,
     declare,
+    origin_with,
     read,
     reply,
     validation_failed_missing,
@@ -69,7 +70,8 @@ class Sessions:
         ),
     )
     async def sign_up(self, request: Request) -> Reply:
-        body, origin = await read(request, SignUp), origin_of(request)
+        body = await read(request, SignUp)
+        origin = origin_with(request, body.gotrue_meta_security)
         if not body.email:
             if body.phone:
                 raise theirs.phone_provider_disabled()
@@ -113,6 +115,7 @@ class Sessions:
             errors.bad_code_verifier(),
             *OF_PROVIDERS,
             errors.invalid_id_token("why"),
+            errors.insufficient_aal(),
             theirs.manual_linking_disabled(),
             theirs.web3_provider_disabled(),
             theirs.invalid_credentials_unsupported_grant(),
@@ -150,7 +153,7 @@ class Sessions:
             body.nonce or None,
             body.access_token or None,
             self._linking(request) if body.link_identity else None,
-            origin_of(request),
+            origin_with(request, body.gotrue_meta_security),
             self.links.asked(request),
         )
 

@@ -372,7 +372,8 @@ async def test_whoever_signed_up_first_has_nothing_once_the_address_is_proven(re
         ("confirmation", TAKES_OVER),
     ):
         email, new, theirs, mine = address(), address(), session(), session()
-        account = await made(repository, email, theirs)
+        # Who may come by a recovery may have signed in before.
+        account = await made(repository, email, theirs if purpose in ("recovery", "invitation") else None)
         _, change = await changing(repository, email, new, both=False)
         key, _ = await issue(repository, email, purpose=purpose, data=data)
         redeemed = await redeem(repository, Answer((purpose,), key), begins=mine)
@@ -382,6 +383,22 @@ async def test_whoever_signed_up_first_has_nothing_once_the_address_is_proven(re
         assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [mine.id]
         assert await rotate(repository, theirs.digest, digest()) is None
         assert await redeem(repository, Answer(("email_change",), change)) is None
+
+
+@contract
+async def test_whoever_has_signed_in_before_keeps_the_password_when_they_come_by_a_code(
+    repository: Repository,
+) -> None:
+    """Only where nobody confirms addresses could they, and there an application may offer both ways."""
+    for purpose, data in (("magic_link", {}), ("confirmation", TAKES_OVER)):
+        email, theirs = address(), session()
+        account = await made(repository, email, theirs)
+        key, _ = await issue(repository, email, purpose=purpose, data=data)
+        answer: Any = Answer((purpose,), key)  # type: ignore[arg-type]  # mypy takes it for a str
+        assert await redeem(repository, answer, begins=session()) is not None
+        known = await repository.find_user(account.user.id)
+        assert known is not None and known.password_hash == account.password_hash
+        assert theirs.id in [one.id for one in await repository.list_sessions(account.user.id, NOW)]
 
 
 @contract

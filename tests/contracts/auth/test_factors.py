@@ -370,21 +370,22 @@ async def test_a_recovery_keeps_factors(repository: Repository) -> None:
 
 
 @contract
-async def test_whoever_proves_an_address_first_finds_no_factor_of_somebody_elses(
+async def test_whoever_proves_an_address_first_finds_no_passkey_of_somebody_elses(
     repository: Repository,
 ) -> None:
+    """Factors stay: nobody gets in by them alone, and who reads somebody's e-mails must not get past theirs."""
     for by_password in (True, False):
         email = address()
-        user_id, _, _ = await with_all(repository, email, confirmed=False)
+        user_id, factor, _ = await with_all(repository, email, confirmed=False)
         key, _ = await issue(repository, email)
         begun = session()
         if by_password:
             assert await repository.reset_password(key, OTHER_HASH, event()) is not None
         else:
             assert await repository.redeem(Answer(("recovery",), key), begun, None, event()) is not None
-        assert await factors(repository, user_id) == ()
+            assert await repository.needs_factor(user_id, begun.id)
+        assert [one.id for one in await factors(repository, user_id)] == [factor.id]
         assert await repository.passkeys(user_id) == []
-        assert not await repository.needs_factor(user_id, begun.id)
 
 
 @contract

@@ -92,6 +92,7 @@ async def test_who_is_new_gets_an_account_and_comes_back_to_it(repository: Repos
     assert again is not None
     assert (again.user.id, again.user.email) == (user.id, user.email)
     (identity,) = (await profile(repository, user.id)).identities
+    assert identity in await repository.all_identities()
     assert (identity.data, identity.last_sign_in_at, identity.created_at) == (moved.data, LATER, NOW)
 
 
@@ -326,11 +327,11 @@ async def test_of_two_removed_at_once_one_is_left(repository: Repository) -> Non
 @contract
 async def test_a_state_is_taken_once_by_its_browser_and_for_its_purpose(repository: Repository) -> None:
     key = digest()
-    await repository.keep("oauth", key, {"browser": "b", "provider": "google"}, NOW, NOW + HOUR)
-    assert await repository.take("oauth", key, NOW) is None
-    assert await repository.take("oauth", key, NOW, "another") is None
-    assert await repository.take("link", key, NOW, "b") is None
-    assert await repository.take("oauth", key, NOW + HOUR, "b") is None
-    taken = await all_of(*(repository.take("oauth", key, NOW, "b") for _ in range(4)))
+    await repository.keep_challenge("oauth", key, NOW, NOW + HOUR, {"browser": "b", "provider": "google"})
+    assert await repository.take_challenge("oauth", key, NOW) is None
+    assert await repository.take_challenge("oauth", key, NOW, "another") is None
+    assert await repository.take_challenge("link", key, NOW, "b") is None
+    assert await repository.take_challenge("oauth", key, NOW + HOUR, "b") is None
+    taken = await all_of(*(repository.take_challenge("oauth", key, NOW, "b") for _ in range(4)))
     (data,) = [one for one in taken if one is not None]
     assert data["provider"] == "google"

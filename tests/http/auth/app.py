@@ -17,6 +17,7 @@ from project_service.auth.tokens import AUDIENCE
 from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings, Smtp
+from project_service.supabase.users import user_view
 from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, in_place_of_sql
 from tests.fakes.common import App, Client, Response, raw_request
 from tests.fakes.internet import Internet
@@ -78,6 +79,8 @@ class AuthApp:
             self.clock,
             self.clock.seconds,
             self.internet.outgoing,
+            self.internet.actor,
+            user_view,
         )
         self.repository.on_ended = self._announce
         router = Router()

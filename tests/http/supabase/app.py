@@ -14,6 +14,7 @@ from project_service.auth.mail import Outbox
 from project_service.auth.mail_templates import Mail
 from project_service.http.routing import Router
 from project_service.supabase.auth.mounting import ClientAuth
+from project_service.supabase.users import user_view
 from tests.fakes.auth import in_place_of_sql
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
 from tests.http.auth.app import PASSWORD, Answer, AuthApp
@@ -62,6 +63,8 @@ class ClientApp(AuthApp):
             self.clock,
             self.clock.seconds,
             self.internet.outgoing,
+            self.internet.actor,
+            user_view,
         )
         router = Router()
         other.auth.mount(router)

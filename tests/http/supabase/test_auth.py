@@ -411,6 +411,8 @@ class Mails(Base):
                 self.refused(429, "over_email_send_rate_limit", "POST", path, {"email": EMAIL, **body})
             other = self.app.ask("POST", "/recover", {"email": OTHERS})
             assert other.status == (429 if limit == "emails_max_per_address" else 200)
+            # What strangers ask for keeps nobody from theirs.
+            assert self.app.ask("POST", "/recover", {"email": EMAIL}, host="192.0.2.99").status == 200
 
     def test_without_a_mail_server(self) -> None:
         self.app = ClientApp(self, mail=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import jwt
 import orjson
 
 from project_service.auth.assemble import clean
+from project_service.errors import database_unavailable
 from project_service.lifecycle import start
 from tests.fakes.auth import in_place_of_sql
 from tests.fakes.common import SERVICE_KEY, Response, parse_response, raw_request
@@ -74,8 +76,8 @@ class Challenging(Base):
             assert f'name="{name}" value="{value}"'.encode() in page.body
         return self.post_form(fields)
 
-    def post_form(self, fields: Any) -> Response:
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    def post_form(self, fields: Any, **more: str) -> Response:
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **more}
         client = self.app.app.connect("192.0.2.7")
         return client.request("POST", "/auth/v1/verify", headers, urlencode(fields).encode())
 
@@ -193,7 +195,14 @@ class ByCode(Challenging):
             {"type": "x", "token_hash": "y"},
         ):
             assert code(self.post("/verify", **body)) == (400, "validation_failed"), body
-        assert code(self.post("/verify", type="sms", phone="1", token="123456")) == (403, "otp_expired")
+
+    def test_no_phone_was_sent_a_code(self) -> None:
+        for phone in ("1", "+15551234567"):
+            assert code(self.post("/verify", type="sms", phone=phone, token="123456")) == (403, "otp_expired")
+        for phone in ("15551234567-x", "05551234567", "1" * 16, "+"):
+            answer = self.post("/verify", type="sms", phone=phone, token="123456")
+            assert code(answer) == (400, "validation_failed"), phone
+            assert answer.body["message"] == "Invalid phone number format (E.164 required)"
 
 
 class SigningUpBeforeTheOwner(Challenging):
@@ -291,11 +300,22 @@ class Links(Challenging):
             assert method == "HEAD" or b'<form method="post"><' in answer.body
         assert self.follow(f"https://api.example.test{address.path}?{address.query}").status == 303
 
+    def test_a_form_on_another_site_signs_nobody_in(self) -> None:
+        """Its visitors would be signed in as somebody else, and store there what is theirs."""
+        self.app.begin_session()
+        fields = {"type": "magiclink", "token": token_of(self.mailed("/otp"))}
+        for site in ("cross-site", "same-site"):
+            answer = self.post_form(fields, **{"Sec-Fetch-Site": site})
+            assert (answer.status, fields["token"].encode() in answer.body) == (200, True)
+        assert self.landed(self.post_form(fields, **{"Sec-Fetch-Site": "same-origin"}))[1]["access_token"]
+
     def test_unless_the_operator_wants_it(self) -> None:
         self.app.reload(verify_by_get=True)
         self.app.begin_session()
         address = urlsplit(link_of(self.mailed("/otp")))
-        answer = self.app.app.connect().request("GET", f"{address.path}?{address.query}", {}, None)
+        target = f"{address.path}?{address.query}"
+        assert self.app.app.connect().request("HEAD", target, {}, None).status == 200
+        answer = self.app.app.connect().request("GET", target, {}, None)
         assert self.landed(answer)[1]["access_token"]
 
     def test_a_link_that_is_not_valid_leads_back_with_the_reason(self) -> None:
@@ -309,6 +329,20 @@ class Links(Challenging):
         assert self.landed(answer)[0] == SITE
         answer = self.post_form({"type": "magiclink"})
         assert self.landed(answer)[1]["error_code"] == "otp_expired"
+
+    def test_a_link_is_not_called_invalid_while_nobody_can_look_it_up(self) -> None:
+        async def unavailable(*given: Any, **more: Any) -> Any:
+            raise database_unavailable()
+
+        self.app.begin_session()
+        mail = self.mailed("/otp")
+        link = urlsplit(link_of(mail))
+        fields = {"type": "magiclink", "token": token_of(mail)}
+        with patch.object(type(self.app.repository), "pending", unavailable):
+            opened = self.app.app.connect().request("GET", f"{link.path}?{link.query}", {}, None)
+            for answer in (opened, self.post_form(fields)):
+                assert (answer.status, answer.header("retry-after")) == (503, "2")
+        assert "access_token" in self.landed(self.post_form(fields))[1]
 
     def test_without_an_application_a_page_says_that_it_is_done(self) -> None:
         self.app = ClientApp(self, confirm_email=True)
@@ -398,20 +432,16 @@ class WithPkce(Challenging):
 class ChangingTheAddress(Challenging):
     def setUp(self) -> None:
         super().setUp()
+        self.app.reload(double_confirm_changes=False)
         self.session = self.app.begin_session()
         self.token = self.session["access_token"]
-
-    def prove(self) -> None:
-        """Confirm the current address by a code, which ends what was there before, and set the password anew."""
-        self.token = self.verify("email", code_of(self.mailed("/otp"))).body["access_token"]
-        assert self.app.ask("PUT", "/user", {"password": PASSWORD}, self.token).status == 200
 
     def change(self, email: str = OTHERS) -> Any:
         answer = self.app.ask("PUT", "/user", {"email": email}, self.token)
         assert answer.status == 200, answer.body
         return answer.body
 
-    def test_the_new_address_confirms(self) -> None:
+    def test_one_address_is_enough_if_the_operator_says_so(self) -> None:
         user = self.change()
         assert (user["email"], user["new_email"]) == (EMAIL, OTHERS)
         assert user["email_change_sent_at"]
@@ -422,10 +452,10 @@ class ChangingTheAddress(Challenging):
         assert "new_email" not in session["user"]
         assert (self.app.again().status, self.app.again(OTHERS).status) == (400, 200)
 
-    def test_both_do_if_the_current_one_was_confirmed(self) -> None:
-        self.prove()
+    def test_both_addresses_confirm(self) -> None:
+        self.app.reload(double_confirm_changes=True)
         self.change()
-        current, new = self.app.mails[1:]
+        current, new = self.app.mails
         assert (current.recipient, new.recipient) == (EMAIL, OTHERS)
         half = self.verify("email_change", code_of(new), OTHERS)
         assert (half.status, half.body["code"]) == (200, "200")
@@ -434,15 +464,8 @@ class ChangingTheAddress(Challenging):
         assert address == SITE
         assert self.app.ask("GET", "/user", token=session["access_token"]).body["email"] == OTHERS
 
-    def test_unless_the_operator_says_that_one_is_enough(self) -> None:
-        self.prove()
-        self.app.reload(double_confirm_changes=False)
-        self.change()
-        (new,) = self.app.mails[1:]
-        assert self.verify("email_change", code_of(new), OTHERS).body["user"]["email"] == OTHERS
-
     def test_half_a_change_by_link_says_so(self) -> None:
-        self.prove()
+        self.app.reload(double_confirm_changes=True)
         self.change()
         _, told = self.landed(self.follow(link_of(self.app.mails[-1])))
         assert "other email" in told["message"] and "access_token" not in told
@@ -526,6 +549,12 @@ class Anonymous(Challenging):
         assert (claims["is_anonymous"], claims["amr"][0]["method"]) == (True, "anonymous")
         assert self.app.user(session["access_token"]).data["user"]["email"] == ""
         assert self.begin()["user"]["id"] != user["id"]
+
+    def test_gets_no_code_to_set_a_password_with(self) -> None:
+        answer = self.app.ask("GET", "/reauthenticate", token=self.begin()["access_token"])
+        assert code(answer) == (400, "validation_failed")
+        words = "Reauthentication requires the user to have an email or a phone number"
+        assert answer.body["message"] == words and self.app.mails == []
 
     def test_gets_an_address_and_a_password_at_once_where_nobody_confirms(self) -> None:
         session = self.begin()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import re
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urljoin, urlsplit
 
 import jwt
 from attrs import define, evolve, field
 
+from project_service.auth.values import Factor, moment
 from project_service.settings.model import Provider as ProviderSettings
 from project_service.settings.model import Secret
 from tests.fakes.common import Response, parse_response, raw_request
@@ -78,6 +79,12 @@ def landed(answer: Response) -> tuple[str, dict[str, str]]:
     before, _, query = address.partition("?")
     both = [*parse_qsl(query), *parse_qsl(fragment)]
     return before, {name: value for name, value in both if (name, value) != ("a", "b")}
+
+
+def onward_from(url: str, page: Response) -> str:
+    """Where the one link of the page at ``url`` leads."""
+    (onward,) = re.findall(r'href="([^"]+)"', page.body.decode())
+    return urljoin(url, html.unescape(onward))
 
 
 class ByProvider(Base):
@@ -185,8 +192,9 @@ class ByRedirect(ByProvider):
             "user": '{"name":{"firstName":"Ada"}}',
         }
         answer = self.browser.get(back.path, method="POST", body=fields)
-        onward = str(answer.header("location"))
-        assert (answer.status, onward.partition("?")[0]) == (303, "/auth/v1/callback")
+        assert answer.status == 303
+        onward = urljoin(back.path, str(answer.header("location")))
+        assert onward.partition("?")[0] == "/auth/v1/callback"
         assert "id_token" not in onward and "firstName" in onward
         assert "access_token" in landed(self.browser.get(onward))[1]
 
@@ -324,6 +332,14 @@ class ByIdToken(ByProvider):
             assert code(self.by_token(token)) == (400, "invalid_id_token"), token
         assert self.app.repository.accounts == {}
 
+    def test_what_nobody_signed_is_refused_without_asking_the_provider(self) -> None:
+        good = self.there.id_token()
+        self.app.internet.servers.clear()
+        answer = self.by_token("x")
+        assert code(answer) == (400, "invalid_id_token")
+        assert answer.body["message"] == "Bad ID token: it is not a signed token."
+        assert code(self.by_token(good))[0] == 503
+
     def test_what_it_needs(self) -> None:
         assert code(self.by_token("")) == (400, "validation_failed")
         assert code(self.by_token("x", provider="github")) == (400, "provider_disabled")
@@ -351,9 +367,7 @@ class Takeover(ByProvider):
 
     def test_whoever_has_confirmed_their_address_keeps_password_and_sessions(self) -> None:
         own = self.app.begin_session()
-        self.app.ask("POST", "/otp", {"email": EMAIL})
-        (mail,) = self.app.mails
-        self.app.ask("POST", "/verify", {"type": "email", "email": EMAIL, "token": code_of(mail)})
+        self.app.operate("PUT", f"/{own['user']['id']}", {"email_confirm": True})
         assert self.me(self.browser.sign_in()[1])["id"] == own["user"]["id"]
         assert self.app.again().status == 200
         assert self.me(own)["identities"][1]["provider"] == "keycloak"
@@ -439,8 +453,7 @@ class Linking(ByProvider):
         """What comes of opening the page and going on."""
         page = browser.get(url)
         assert page.status == 200, page.body
-        (onward,) = re.findall(r'href="([^"]+)"', page.body.decode())
-        return browser.get(browser.at_provider(browser.get(html.unescape(onward))))
+        return browser.get(browser.at_provider(browser.get(onward_from(url, page))))
 
     def test_an_account_with_a_provider_is_added(self) -> None:
         url = self.offered()
@@ -490,9 +503,8 @@ class Linking(ByProvider):
         assert f"{EMAIL}?" in page.body.decode()
         assert "form-action" in str(page.header("content-security-policy"))
         assert "frame-ancestors 'none'" in str(page.header("content-security-policy"))
-        (onward,) = re.findall(r'href="([^"]+)"', self.browser.get(url).body.decode())
         # The way on that the one who has begun got does not work for anybody else.
-        assert victim.get(html.unescape(onward)).status == 200
+        assert victim.get(onward_from(url, self.browser.get(url))).status == 200
         assert victim.get(f"{url}&proof=x").status == 200
         assert self.there.asked == []
         assert self.app.repository.identities == []
@@ -532,9 +544,25 @@ class Linking(ByProvider):
         assert delete(by_provider).body == {}
         assert self.providers_of(session) == ["email"]
         assert code(delete(by_email)) == (422, "single_identity_not_deletable")
-        # It is somebody else's way in now, or nobody's.
-        assert self.me(self.browser.sign_in()[1])["id"] != session
+        # Whoever comes by it now is somebody else.
+        assert self.me(self.browser.sign_in()[1])["id"] != self.session["user"]["id"]
         assert self.app.again(password=PASSWORD).status == 200
+
+    def test_whoever_has_a_factor_needs_it_to_change_identities(self) -> None:
+        user_id, token = self.session["user"]["id"], self.session["access_token"]
+        factor = Factor("f", user_id, "phone", "totp", True, moment(NOW), moment(NOW))
+        self.app.repository.factors["f"] = factor
+        for method, path in (
+            ("GET", f"/user/identities/authorize?{urlencode(SIGN_IN)}"),
+            ("DELETE", f"/user/identities/{self.session['user']['identities'][0]['identity_id']}"),
+        ):
+            assert code(self.app.ask(method, path, token=token)) == (403, "insufficient_aal")
+        answer = self.by_token(self.there.id_token(), self.session, link_identity=True)
+        assert code(answer) == (403, "insufficient_aal")
+        # An account with a provider does not stand for the factor.
+        self.app.operate("PUT", f"/{user_id}", {"email_confirm": True})
+        self.there.person["email"] = EMAIL
+        assert claims_of(self.browser.sign_in()[1])["aal"] == "aal1"
 
     def test_an_operator_has_to_allow_it(self) -> None:
         self.app.reload(manual_linking=False)

@@ -46,6 +46,8 @@ class Provider:
     tokens: dict[str, Any] = field(factory=dict)
     sign: Callable[[Mapping[str, Any]], str] | None = None
     now: Callable[[], float] = time.time
+    # Sends people back with a form, as Apple does.
+    posts: bool = False
     key: Any = field(factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     kid: str = "key-1"
     # What is sent in place of what a path has.
@@ -126,7 +128,13 @@ class Provider:
         """Whoever comes is ``person``, and agrees."""
         code = f"code-{len(self._codes)}"
         self._codes[code] = query
-        back = f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
+        fields = {"code": code, "state": query["state"]}
+        if self.posts:
+            inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
+            form = f'<form method=post action="{query["redirect_uri"]}">{inputs}</form>'
+            page = f"<!doctype html>{form}<script>document.forms[0].submit()</script>"
+            return ok(page.encode(), "Content-Type: text/html")
+        back = f"{query['redirect_uri']}?{urlencode(fields)}"
         return ok(b"", f"Location: {back}", status="302 Found")
 
     def _token(self, headers: dict[str, str], form: dict[str, str]) -> bytes:

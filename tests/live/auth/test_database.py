@@ -373,8 +373,8 @@ async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str
 
 
 @pytest_twisted.ensureDeferred
-async def test_accounts_with_providers_end_when_the_address_is_proven(database: str) -> None:
-    """Whoever had signed up with the address before could have added them."""
+async def test_other_ways_in_end_when_the_address_is_proven_and_factors_stay(database: str) -> None:
+    """Whoever had signed up with the address before could have added them. Nobody gets in by a factor alone."""
     async with repository_on(database) as repository:
         for by_email in (True, False):
             for how in ("magic_link", "recovery"):
@@ -388,6 +388,18 @@ async def test_accounts_with_providers_end_when_the_address_is_proven(database: 
                     user,
                     user,
                 )
+                run_sql(
+                    database,
+                    "insert into auth.mfa_factors (id, user_id, factor_type, status)"
+                    " values (gen_random_uuid(), %s, 'webauthn', 'verified');"
+                    "insert into auth.webauthn_credentials (id, user_id, factor_id, credential_id, public_key)"
+                    " select gen_random_uuid(), user_id, factor, id::text::bytea || first, ''"
+                    " from auth.mfa_factors"
+                    " cross join lateral (values (id, 'a'::bytea), (null, 'b')) c (factor, first)"
+                    " where user_id = %s",
+                    user,
+                    user,
+                )
                 key, _ = await issue(repository, email, purpose=how)
                 if how == "recovery" and by_email:
                     assert await repository.reset_password(key, OTHER_HASH, event()) is not None
@@ -398,6 +410,9 @@ async def test_accounts_with_providers_end_when_the_address_is_proven(database: 
                 assert [(one.provider, one.data["email"]) for one in profile.identities] == [
                     ("email", email.address)
                 ]
+                assert len(profile.factors) == 1
+                passkeys = "select factor_id::text from auth.webauthn_credentials where user_id = %s"
+                assert run_sql(database, passkeys, user) == [(profile.factors[0].id,)]
                 assert profile.user.app_metadata == {"provider": "email", "providers": ["email"]}
 
 

@@ -98,6 +98,10 @@ def test_users(project: Command, database: str) -> None:
         f" values ('{FACTOR}', '{one}', 'phone', 'totp', 'verified')",
     )
     (shown,) = project("user", "list", "--json").json
+    (identity,) = shown["identities"]
+    assert (identity["provider"], identity["email"]) == ("email", shown["email"])
+    assert project("user", "identities", shown["email"], "--json").json == [identity]
+    assert project("user", "identities", one).out == f"email  {one}  a@example.test\n"
     (factor,) = shown["factors"]
     assert (factor["id"], factor["friendly_name"], factor["factor_type"], factor["status"]) == (
         *(FACTOR, "phone", "totp", "verified"),
@@ -106,7 +110,7 @@ def test_users(project: Command, database: str) -> None:
     assert project("user", "mfa-reset", one).out == f"deleted 0 of {one}\n"
     assert project("user", "list", "--json").json[0]["factors"] == []
     assert project("user", "delete", one, "--json").json == {"id": one, "deleted": True}
-    for command in ("disable", "enable", "unlock", "delete", "end-sessions", "mfa-reset"):
+    for command in ("disable", "enable", "unlock", "delete", "end-sessions", "mfa-reset", "identities"):
         assert project("user", command, one) == failed("There is no such user.")
     # These are more users than one page of /admin/users has.
     run_sql(

@@ -15,13 +15,13 @@ from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 # The pages that start a service of their own.
-OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
+OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form", "change-email")
 # Pages in a browser: ``test_howto_accounts.py``, ``test_howto_factors.py``, ``test_howto_photos.py`` and
-# ``../storage/test_tus_clients.py`` (large-files); also ``test_howto_admin.py``. With an old project:
-# ``test_howto_move.py``. Containers: ``tests/unit/service/test_containers_page.py``.
+# ``../storage/test_tus_clients.py`` (large-files); also ``test_howto_admin.py``, ``test_howto_sign_in.py``. With an
+# old project: ``test_howto_move.py``. Containers: ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = (
-    *("accounts", "containers", "index", "large-files", "move-supabase", "passkeys", "photo-app"),
-    *("second-factor", "stability"),
+    *("accounts", "containers", "forgotten-password", "guests", "index", "invites", "large-files"),
+    *("move-supabase", "passkeys", "photo-app", "second-factor", "sign-in-code", "stability"),
 )
 PAGES = sorted(
     page.stem

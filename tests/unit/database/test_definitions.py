@@ -22,7 +22,7 @@ from project_service.database.migrate import (
 EDITIONS = {
     1: "a6c1f154c919f5984ab4a2b7372233aa36d588a947862b95343129cac02abfb1",
     2: "12c45185b6b25ae91eedaf203fef33b23d356b67cf241ba4f6c32f81d8c76731",
-    3: "81c46d2ce5802da5c73f4c9236228b4a8fb35b67d55279d66c7d49342e8fc541",
+    3: "c819d2f44e1155c4578a16e0676debeee29f6be07edbc4f0d7080aeb95813396",
 }
 
 A, B = Definition("s/a.sql", "a"), Definition("s/b.sql", "b")

@@ -27,6 +27,8 @@ from sphinx.search.en import SearchEnglish
 from sphinx.util.inventory import InventoryFile
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.sessions import SCOPES
+from project_service.auth.values import ANSWERED
 from project_service.cli import COMMANDS, main
 from project_service.http.metrics import Metrics
 from project_service.settings import model
@@ -124,6 +126,11 @@ SEARCHED = {
     "howto/thumbnails": ("thumbnail", "resize", "avatar", "heic"),
     "howto/live-updates": ("realtime", "subscribe", "websocket", "push notifications"),
     "howto/sign-in": ("oauth", "google login", "magic link", "sso", "2fa"),
+    "howto/sign-in-code": ("magic link", "otp", "passwordless"),
+    "howto/guests": ("anonymous users", "guest"),
+    "howto/invites": ("invite user", "closed beta"),
+    "howto/forgotten-password": ("forgot password", "reset password supabase"),
+    "howto/change-email": ("change email",),
     "howto/job-queue": ("cron", "webhook", "edge functions"),
     "howto/teams": ("multi tenant", "invite"),
     "howto/import-export": ("csv export", "excel"),
@@ -337,6 +344,49 @@ class ErrorCodes(TestCase):
         self.assertLessEqual({"not_found", "email_taken", "object_not_found", "database_unavailable"}, seen)
 
 
+def actions() -> set[str]:
+    """The literal actions of entries of the audit."""
+    found = {action for _, action in ANSWERED.values()}
+    for file in (ROOT / "project_service").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                at = {"Event": node.args[1:2], "_event": node.args[:1], "user_event": node.args[:1]}.get(name)
+                at = at or [one.value for one in node.keywords if one.arg == "action"]
+            else:
+                at = _assigned(node, "action")
+            literals = [one for part in at for one in ast.walk(part) if isinstance(one, ast.Constant)]
+            found.update(one.value for one in literals if isinstance(one.value, str))
+    for sql in (ROOT / "project_service" / "database" / "sql" / "auth").glob("*.sql"):
+        for call in re.findall(r"record_change\(\$1, (.*)\);", sql.read_text("utf-8")):
+            found.update(re.findall(r"'(\w+)'", call))
+    return found
+
+
+def _assigned(node: ast.AST, name: str) -> list[ast.expr]:
+    """What the statement assigns to the name, alone or as one of several."""
+    if not isinstance(node, ast.Assign):
+        return []
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Name) and target.id == name:
+        return [value]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        names = [getattr(one, "id", "") for one in target.elts]
+        return [value.elts[names.index(name)]] if name in names else []
+    return []
+
+
+class Audit(TestCase):
+    def test_each_action_is_documented_and_no_other(self) -> None:
+        page = (ROOT / "docs" / "auth.rst").read_text("utf-8")
+        _, _, table = page[page.index("The audit\n") :].partition("=====\n")
+        listed = set(re.findall(r"``(\w+)``", "\n".join(line[:54] for line in table.splitlines())))
+        made = actions() | {f"logout_{scope}" for scope in SCOPES} | {"refresh", "mail_"}
+        made -= {"logout_"}
+        self.assertGreater(len(made), 30)
+        self.assertEqual(listed, made)
+
+
 UNIT = Path(__file__).parents[3] / "etc" / "project-service.service"
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "operations.rst").read_text("utf-8")
 
@@ -367,7 +417,7 @@ class Documented(TestCase):
     def test_the_settings_for_links_of_emails_are_valid(self) -> None:
         settings = self.shown("links", "mail server")
         self.assertEqual(settings.smtp.host, "smtp.example.com")
-        self.assertEqual(settings.auth.redirect_urls, (settings.auth.site_url,))
+        self.assertEqual(settings.auth.site_url, "https://www.example.com/")
 
     def shown(self, name: str, *needed: Resource) -> Settings:
         """The settings in the block of that name, for everything or for what is ``needed``."""

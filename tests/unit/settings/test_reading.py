@@ -398,6 +398,9 @@ class ProvidersAndHooks(TestCase):
             self.assertEqual(faults(toml), ["auth.providers.google.client_id is missing"])
 
     def test_a_provider_that_is_not_known_needs_its_issuer(self) -> None:
+        for name in ("email", "phone"):
+            toml = f"[auth.providers.{name}]\nclient_id = 'k'\nissuer = 'https://id.example.com'\n"
+            self.assertEqual(faults(toml), [f"auth.providers.{name} has the name of another way to sign in"])
         (fault,) = faults("[auth.providers.keycloak]\nclient_id = 'k'\n")
         self.assertIn("auth.providers.keycloak.issuer is missing (only apple, azure,", fault)
         toml = "[auth.providers.keycloak]\nclient_id = 'k'\nissuer = 'https://id.example.com/realms/a/'\n"

@@ -12,6 +12,8 @@ begin
         return null;
     end if;
     if tg_op = 'UPDATE' then
+        -- What was sent to the address before is good for nothing any more.
+        delete from auth.challenges c where c.user_id = new.id and new.email is distinct from old.email;
         update auth.identities i set identity_data = i.identity_data || known, updated_at = new.updated_at
             where i.user_id = new.id and i.provider = 'email';
         if found or old.email is not null then
