@@ -30,7 +30,6 @@ from project_service.auth.relying_party import (
     CHALLENGE_BYTES,
     CHALLENGE_LIFETIME,
     RelyingParty,
-    credential_id_of,
 )
 from project_service.auth.values import (
     Factor,
@@ -247,8 +246,6 @@ class Factors:
         challenge = base64url.decode(data["challenge"])
         if known.credential is None:
             return evolve(proof, credential=party.created(given, challenge, signs_in=False))
-        if credential_id_of(given) != known.credential.id:
-            raise errors.passkey_verification_failed()
         return evolve(proof, credential=party.signed(given, challenge, known.credential, signs_in=False))
 
     def _step_of(self, secret: bytes, code: str) -> int:
