@@ -179,8 +179,11 @@ _ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": 
 
 
 def _meta_security(name: str, value: object) -> str:
-    """The captcha token among what clients say besides; "" for anything else."""
-    token = value.get("captcha_token") if isinstance(value, dict) else None
+    """The captcha token among what clients say besides; "" if there is none that can be one. Raises
+    ``validation_failed``."""
+    if not isinstance(value, dict):
+        raise validation_failed({name: "must be an object"})
+    token = value.get("captcha_token")
     return token if isinstance(token, str) and len(token) <= _CAPTCHA_MAX_CHARACTERS else ""
 
 

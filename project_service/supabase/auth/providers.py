@@ -211,10 +211,13 @@ class ByProviders:
         "CallbackForm",
         "The same for providers that post a form, as Apple does",
         Answer(303, "To the same by GET, to which the browser brings its cookie.", headers={"Location": "."}),
-        body=RequestBody({"application/x-www-form-urlencoded": {"type": "object"}}),
+        body=RequestBody({"application/x-www-form-urlencoded": obj(("state",), False, state=STRING)}),
+        errors=(validation_failed_missing("state"),),
     )
     async def callback_form(self, request: Request) -> Reply:
         fields = await read_form(request)
+        if "state" not in fields:
+            raise validation_failed_missing("state")
         carried = {name: fields[name] for name in _CARRIED if name in fields}
         # The address of this request, whatever a proxy has made of it.
         return to(f"?{urlencode(carried)}")

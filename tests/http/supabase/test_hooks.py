@@ -129,6 +129,19 @@ class BeforeAUserIsCreated(Hooked):
         assert self.by_token(self.there.id_token(), gotrue_meta_security=meta).status == 200
         assert [one["metadata"]["captcha_token"] for one in self.events] == ["solved"] * 3
 
+    def test_what_is_no_captcha_token_is_left_out(self) -> None:
+        self.asks("before_user_created")
+        body = {"email": EMAIL, "password": PASSWORD}
+        wrongs: tuple[Any, ...] = ([], "solved")
+        for wrong in wrongs:
+            answer = self.app.ask("POST", "/signup", {**body, "gotrue_meta_security": wrong})
+            assert code(answer) == (400, "validation_failed")
+        for meta in ({}, {"captcha_token": None}, {"captcha_token": "x" * 4097}):
+            answer = self.app.ask("POST", "/signup", {**body, "gotrue_meta_security": meta})
+            body["email"] = f"a{body['email']}"
+            assert answer.status == 200
+        assert not [one for one in self.events if "captcha_token" in one["metadata"]]
+
     def test_a_refused_sign_up_counts(self) -> None:
         self.asks("before_user_created", REFUSAL)
         self.app.reload(signups_max_per_address=1)

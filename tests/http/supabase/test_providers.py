@@ -202,6 +202,7 @@ class ByRedirect(ByProvider):
         onward = urljoin(back.path, str(answer.header("location")))
         assert onward.partition("?")[0] == "/auth/v1/callback"
         assert "id_token" not in onward and "firstName" in onward
+        assert self.browser.get(back.path, method="POST", body={"code": "x"}).status == 400
         assert "access_token" in landed(self.browser.get(onward))[1]
 
     def test_what_goes_wrong_is_told_to_the_application(self) -> None:
