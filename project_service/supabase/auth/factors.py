@@ -16,7 +16,14 @@ from project_service.http.describe import STRING, UUID, array, in_path, obj
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.supabase import errors as theirs
-from project_service.supabase.auth.common import answer, declare, read, reply, validation_failed_missing
+from project_service.supabase.auth.common import (
+    HOOKED,
+    answer,
+    declare,
+    read,
+    reply,
+    validation_failed_missing,
+)
 from project_service.supabase.users import SESSION, FactorAnswer, NewFactor, session_view
 
 _ONE: dict[str, Any] = {"bearer": "required", "parameters": (in_path("factor_id", "The factor's id."),)}
@@ -129,6 +136,7 @@ class OwnFactors:
             errors.passkey_taken(),
             errors.passkey_disabled(),
             rate_limited(1),
+            *HOOKED,
         ),
         **_ONE,
     )

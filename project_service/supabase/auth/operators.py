@@ -280,7 +280,7 @@ class Operators:
         body=NewLink,
         admission=CHANGES,
         key="service",
-        errors=(_UNKNOWN, errors.email_taken(), errors.user_disabled(), errors.weak_password("why")),
+        errors=(_UNKNOWN, errors.email_taken(), errors.user_disabled(), errors.weak_password("why"), *HOOKED),
     )
     async def generate_link(self, request: Request) -> Reply:
         body = await read(request, NewLink)

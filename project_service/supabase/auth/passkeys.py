@@ -16,7 +16,14 @@ from project_service.errors import rate_limited
 from project_service.http.describe import MOMENT, STRING, UUID, Answer, Named, array, in_path, obj
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply
-from project_service.supabase.auth.common import answer, declare, read, reply, validation_failed_missing
+from project_service.supabase.auth.common import (
+    HOOKED,
+    answer,
+    declare,
+    read,
+    reply,
+    validation_failed_missing,
+)
 from project_service.supabase.users import SESSION, PasskeyAnswer, PasskeyName, session_view
 
 _OFF, _NOT_FOUND = errors.passkey_disabled(), errors.passkey_not_found()
@@ -110,6 +117,7 @@ class OwnPasskeys:
             errors.user_disabled(),
             errors.email_not_confirmed(),
             rate_limited(1),
+            *HOOKED,
         ),
     )
     async def sign_in(self, request: Request) -> Reply:

@@ -108,6 +108,7 @@ class Sessions:
         admission=PASSWORDS,
         parameters=(Parameter("grant_type", "How.", {"enum": [*_GRANTS]}, required=True),),
         errors=(
+            *HOOKED,
             *GUESSED,
             errors.email_not_confirmed(),
             errors.invalid_refresh_token(),
