@@ -175,6 +175,7 @@ class Verification:
         Answer(
             303, "For the form of the page: where the link leads.", headers={"Location": "The application."}
         ),
+        page.GONE,
         body=RequestBody({**body_of(Verify).content, _FORM: {"type": "object"}}),
         admission=CHANGES,
         errors=(errors.invalid_one_time_token(), errors.email_taken(), rate_limited(1), *HOOKED),
@@ -215,8 +216,9 @@ class Verification:
         Answer(
             303,
             "Where the link leads, if it is not valid, or auth.verify_by_get is set.",
-            headers={"Location": "."},
+            headers={"Location": "The application."},
         ),
+        page.GONE,
         parameters=(
             Parameter("token", "The token of the e-mail."),
             Parameter("type", "What it is for.", {"enum": [*_PURPOSES]}),
@@ -248,7 +250,7 @@ class Verification:
             return self._failed(request, refusal)
         target = redirects.Address.parse(redeemed.data.get("redirect_to", ""))
         if target is None:
-            return page.told(200, _HALF if redeemed.half else "Done")
+            return page.done(_HALF if redeemed.half else "Done")
         if isinstance(begun, IssuedSession):
             fragment = fragment_of(begun, self.context.clock())
             return to(target.with_fragment({**fragment, "type": kind}))
@@ -262,7 +264,7 @@ class Verification:
             raise refusal  # which says nothing about the link: it can be followed again
         target = self.links.target(request.query_value("redirect_to") or "")
         if target is None:
-            return page.told(error.status, "The link is not valid, or no longer valid")
+            return page.gone("The link is not valid, or no longer valid")
         message = "Email link is invalid or has expired" if error.code == "otp_expired" else error.message
         return to(
             target.with_fragment(

@@ -7,6 +7,7 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 
+from project_service.http.describe import STRING, Answer
 from project_service.http.response import NO_STORE, Reply
 from project_service.redirects import Address
 
@@ -16,6 +17,7 @@ _STYLE = (
     "text-decoration:none}"
 )
 _STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
+_CLOSE = "<p>You may close this page.</p>"
 # By what links call the purposes: the question, and the button.
 _WORDS = {
     "signup": ("Confirm your e-mail address?", "Confirm"),
@@ -48,9 +50,18 @@ def offer(words: str, button: str, address: str, *headers: tuple[str, str]) -> R
     return _page(200, escape(words), content, "", *headers)
 
 
-def told(status: int, words: str) -> Reply:
+# In the description of endpoints that answer ``gone``.
+GONE = Answer(410, "Without an application to lead to: that the link is not valid.", {"text/html": STRING})
+
+
+def done(words: str) -> Reply:
     """Where there is no application to go back to (``auth.site_url``)."""
-    return _page(status, words, "<p>You may close this page.</p>", "")
+    return _page(200, words, _CLOSE, "")
+
+
+def gone(words: str) -> Reply:
+    """The same for a link that is not valid, whatever it is that it lacks."""
+    return _page(410, words, _CLOSE, "")
 
 
 def _page(status: int, words: str, content: str, leads_to: str, *more: tuple[str, str]) -> Reply:

@@ -163,6 +163,7 @@ class ByProviders:
             "with a code for /token, or what went wrong, in the query.",
             headers={"Location": "The application."},
         ),
+        page.GONE,
         parameters=tuple(
             Parameter(name, words)
             for name, words in (
@@ -316,7 +317,7 @@ class ByProviders:
     def _told(self, wanted: Wanted | None, parameters: Mapping[str, str]) -> Reply:
         target = self.links.target("") if wanted is None else redirects.Address.parse(wanted.redirect_to)
         if target is None:
-            return page.told(400, "Signing in was not begun here, or too long ago")
+            return page.gone("Signing in was not begun here, or too long ago")
         if wanted is not None and wanted.code_challenge:
             return to(target.with_query(parameters))
         return to(target.with_fragment(parameters))

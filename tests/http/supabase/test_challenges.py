@@ -351,7 +351,7 @@ class Links(Challenging):
         assert (answer.status, b"Done" in answer.body) == (200, True)
         assert self.app.repository.session_rows == {}
         assert self.app.again().status == 200
-        assert self.post_form({"type": "signup", "token": "x" * 43}).status == 403
+        assert self.post_form({"type": "signup", "token": "x" * 43}).status == 410
 
     def test_where_it_leads_is_decided_when_it_is_asked_for(self) -> None:
         """The parameter of the link alone leads nowhere: anybody could have written it."""
