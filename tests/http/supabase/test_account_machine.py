@@ -91,7 +91,9 @@ class AccountMachine(RuleBasedStateMachine):
         return self.app.clock.seconds()
 
     def a_session(self, data: st.DataObject) -> Session:
-        return data.draw(st.sampled_from(self.model.sessions[-5:]))
+        """A late one, which has ended now and then."""
+        going_on = [one for one in self.model.sessions if not one.ended][-4:]
+        return data.draw(st.sampled_from([*going_on, *going_on, *self.model.sessions[-2:]]))
 
     def as_said(self, said: Said) -> Provider:
         there = self.providers[said.subject[0]]
@@ -343,7 +345,9 @@ class AccountMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.sessions)
     @rule(data=st.data(), name=st.sampled_from(["phone", "tablet"]), host=HOSTS)
     def enrol(self, data: st.DataObject, name: str, host: int) -> None:
-        session = self.a_session(data)
+        self.enrolled(self.a_session(data), name, host)
+
+    def enrolled(self, session: Session, name: str, host: int) -> None:
         answer = self.by(session, host, "POST", "/factors", {"factor_type": "totp", "friendly_name": name})
         if answer is None:
             return
@@ -369,10 +373,10 @@ class AccountMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.factors for one in self.model.people.values()))
     @rule(data=st.data(), host=HOSTS)
     def challenge(self, data: st.DataObject, host: int) -> None:
-        self.challenged(self.a_session(data), data, host)
+        session = self.a_session(data)
+        self.challenged(session, self.a_factor(data, session), host)
 
-    def challenged(self, session: Session, data: st.DataObject, host: int) -> None:
-        factor = self.a_factor(data, session)
+    def challenged(self, session: Session, factor: str, host: int) -> None:
         answer = self.by(session, host, "POST", f"/factors/{factor}/challenge", {})
         if answer is None:
             return
@@ -382,19 +386,29 @@ class AccountMachine(RuleBasedStateMachine):
         else:
             assert answer.body["code"] == "mfa_factor_not_found"
 
-    @precondition(lambda self: any(one.factors for one in self.model.people.values()))
-    @rule(data=st.data(), anew=st.sampled_from([True, True, False]), hosts=st.tuples(HOSTS, HOSTS))
-    def answer_a_challenge(self, data: st.DataObject, anew: bool, hosts: tuple[int, int]) -> None:
+    @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), hosts=st.tuples(HOSTS, HOSTS))
+    def show_a_factor(self, data: st.DataObject, hosts: tuple[int, int]) -> None:
+        """A new one, if there is none."""
         session = self.a_session(data)
-        if anew:
-            self.challenged(session, data, hosts[0])
-        if not self.model.challenges:
-            return
-        challenge = data.draw(st.sampled_from(self.model.challenges[-1:] if anew else self.model.challenges))
-        session = data.draw(st.sampled_from([challenge.session, challenge.session, session]))
-        code = data.draw(st.sampled_from(self.codes(challenge)))
+        factors = self.model.people[session.person].factors
+        if not factors:
+            self.enrolled(session, "phone", hosts[0])
+        if factors and not session.ended:
+            self.challenged(session, data.draw(st.sampled_from([*factors])), hosts[0])
+            challenge = self.model.challenges[-1]
+            self.answered(session, challenge, data.draw(st.sampled_from(self.codes(challenge))), hosts[1])
+
+    @precondition(lambda self: self.model.challenges)
+    @rule(data=st.data(), host=HOSTS)
+    def answer_a_challenge_of_before(self, data: st.DataObject, host: int) -> None:
+        challenge = data.draw(st.sampled_from(self.model.challenges[-4:]))
+        session = data.draw(st.sampled_from([challenge.session, challenge.session, self.a_session(data)]))
+        self.answered(session, challenge, data.draw(st.sampled_from(self.codes(challenge))), host)
+
+    def answered(self, session: Session, challenge: FactorChallenge, code: str, host: int) -> None:
         body = {"challenge_id": challenge.id, "code": code}
-        answer = self.by(session, hosts[1], "POST", f"/factors/{challenge.factor}/verify", body)
+        answer = self.by(session, host, "POST", f"/factors/{challenge.factor}/verify", body)
         if answer is None:
             return
         if why := self.model.verify(session, challenge, code, self.now):
@@ -493,4 +507,4 @@ class AccountMachine(RuleBasedStateMachine):
 
 class AnyOrderOfRequests(TestCase):
     def test_what_comes_of_accounts_is_what_the_model_says(self) -> None:
-        play(lambda: AccountMachine(self), 20)
+        play(lambda: AccountMachine(self), 15)
