@@ -425,6 +425,14 @@ class RecoveryCodes(WithFactors):
     def test_without_a_factor_there_are_none(self) -> None:
         assert code(self.post("/factors/recovery-codes")) == (403, "insufficient_aal")
 
+    def test_none_are_made_once_the_last_factor_is_gone(self) -> None:
+        """The token still says aal2; codes that nobody sees among the factors would work for the next one."""
+        factor = self.raise_session()
+        assert self.app.ask("DELETE", f"/factors/{factor['id']}", token=self.token).status == 200
+        assert claims_of(self.session)["aal"] == "aal2"
+        assert code(self.post("/factors/recovery-codes")) == (403, "insufficient_aal")
+        assert not self.app.repository.recovery_codes.get(self.user_id)
+
     def test_they_work_for_their_user_only(self) -> None:
         self.raise_session()
         codes = self.codes()

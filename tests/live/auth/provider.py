@@ -126,7 +126,7 @@ class Provider:
 
     def _authorize(self, query: dict[str, str]) -> bytes:
         """Whoever comes is ``person``, and agrees."""
-        code = f"code-{len(self._codes)}"
+        code = f"code-{len(self.asked)}"
         self._codes[code] = query
         fields = {"code": code, "state": query["state"]}
         if self.posts:
