@@ -112,7 +112,7 @@ setup(
     packages=[*find_packages(include=["project_service", "project_service.*"]), "twisted.plugins"],
     package_data={
         "project_service": ["py.typed"],
-        "project_service.auth": ["data/*.txt", "templates/*.html", "templates/*/*"],
+        "project_service.auth": ["data/*.txt", "templates/_layout.*", "templates/*/*"],
         "project_service.database": ["migrations/*.sql", "sql/*.sql", "sql/*/*.sql"],
     },
     cmdclass={"build_py": BuildWithSamples},

@@ -20,8 +20,8 @@ OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form", "change-emai
 # ``../storage/test_tus_clients.py`` (large-files); also ``test_howto_admin.py``, ``test_howto_sign_in.py``. With an
 # old project: ``test_howto_move.py``. Containers: ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = (
-    *("accounts", "containers", "forgotten-password", "guests", "index", "invites", "large-files"),
-    *("move-supabase", "passkeys", "photo-app", "second-factor", "sign-in-code", "stability"),
+    *("accounts", "claims", "containers", "forgotten-password", "guests", "index", "invites", "large-files"),
+    *("move-supabase", "passkeys", "photo-app", "providers", "second-factor", "sign-in-code", "stability"),
 )
 PAGES = sorted(
     page.stem

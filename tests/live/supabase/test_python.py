@@ -55,6 +55,7 @@ def accounts(api: Api, mails: Path) -> tuple[str, str]:
     assert made.session is not None and made.user.user_metadata == {"name": "Ada"}
     assert one.get_user().user.id == made.user.id
     assert one.get_claims()["claims"]["aal"] == "aal1"
+    admin.update_user_by_id(made.user.id, {"email_confirm": True})
     refreshed = one.refresh_session()
     assert refreshed.session.refresh_token != made.session.refresh_token
     assert one.update_user({"data": {"colour": "blue"}}).user.user_metadata == {
