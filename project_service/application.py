@@ -58,6 +58,7 @@ from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
+from project_service.supabase.absent import NotOffered
 from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.storage.mounting import ClientStorage
 from project_service.supabase.storage.signatures import Signatures
@@ -389,6 +390,7 @@ def _for_clients(
         ClientTables(rest.routes, settings.client_database()),
         ClientAuth(accounts, databases, settings.server.public_url),
         ClientStorage(store, databases, signatures),
+        NotOffered(),
     ]
 
 

@@ -95,7 +95,8 @@ class Access:
 
     ``key="service"`` demands the service key, and with ``key="ignored"`` none is looked at, not even a wrong one.
     ``bearer="own"`` leaves the Authorization header to the route itself. With ``key_anywhere`` the key may also be
-    the bearer token, or be in the query (``Callers.with_key``).
+    the bearer token, or be in the query (``Callers.with_key``); and a bearer token decides who calls, so the service
+    key beside one is worth no more than the anon key.
     """
 
     key: KeyDemand = "required"
@@ -151,6 +152,10 @@ def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVe
         return Caller()
     presented = headers.derived(presented_key)
     kind = _key_kind(access.key, presented, keys)
+    if access.key_anywhere and kind == "service" and _has_token(headers, presented):
+        kind = "anon"
+        if access.key == "service":
+            raise errors.service_key_required()
     if access.bearer == "own":
         return Caller(key=kind)
     token = headers.derived(bearer_token)
@@ -161,6 +166,12 @@ def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVe
     if access.bearer == "required" and not (caller.is_service and access.key != "optional"):
         raise errors.authentication_required()
     return caller
+
+
+def _has_token(headers: HeaderView, key: str | None) -> bool:
+    """Whether a bearer is there that is not the ``key`` again."""
+    values = headers.all(b"authorization")
+    return bool(values) and values[0].partition(b" ")[2].strip().decode("latin-1") != key
 
 
 def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKind | None:

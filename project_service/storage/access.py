@@ -87,6 +87,11 @@ def check_read_by_policies(caller: Caller, bucket: Bucket) -> Viewer | None:
     return check_read(caller, bucket)
 
 
+def check_fetch_by_policies(caller: Caller, bucket: Bucket) -> Viewer | None:
+    """As ``check_read_by_policies``, for one object: in a bucket that is ``open`` policies are not asked."""
+    return None if bucket.open and bucket.rules.anonymous_reads else check_read_by_policies(caller, bucket)
+
+
 def writer_by_policies(caller: Caller, bucket: Bucket) -> Writer:
     """As ``writer_of``, but where policies decide, they decide alone."""
     return _unchecked_writer(caller) if _policies_alone(bucket.rules) else writer_of(caller)

@@ -84,6 +84,12 @@ async def readable(buckets: Buckets, request: Request) -> tuple[Bucket, Viewer |
     return bucket, access.check_read_by_policies(request.caller, bucket)
 
 
+async def fetchable(buckets: Buckets, request: Request) -> tuple[Bucket, Viewer | None]:
+    """As ``readable``, for one object: what is open to anybody by its public address is so here too."""
+    bucket = await buckets.get(request.path_args["bucket"])
+    return bucket, access.check_fetch_by_policies(request.caller, bucket)
+
+
 async def writable(buckets: Buckets, request: Request, name: str | None = None) -> tuple[Bucket, Writer]:
     """The bucket ``name``, by default that of the path, and the writer there."""
     bucket = await buckets.get(request.path_args["bucket"] if name is None else name)

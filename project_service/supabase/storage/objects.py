@@ -72,9 +72,9 @@ from project_service.supabase.storage.common import (
     TAG,
     UPLOADED,
     body_of,
+    fetchable,
     ok,
     read_body,
-    readable,
     uploaded,
     writable,
 )
@@ -287,7 +287,7 @@ class ObjectRoutes:
 
     @endpoint("GET", OBJECT, _download("download", "Download an object"))
     async def download(self, request: Request) -> Reply | StreamReply:
-        bucket, viewer = await readable(self.buckets, request)
+        bucket, viewer = await fetchable(self.buckets, request)
         key = keys.parse_key(request.path_args["key"])
         return await self.downloads.send(request, bucket.name, key, self.terms(request, bucket, viewer))
 
@@ -305,7 +305,7 @@ class ObjectRoutes:
 
     @endpoint("GET", f"/object/info/{_PATH}", _info("info", "What there is to know of an object"))
     async def info(self, request: Request) -> Reply:
-        bucket, viewer = await readable(self.buckets, request)
+        bucket, viewer = await fetchable(self.buckets, request)
         return await info(self.rows, request, bucket, viewer)
 
     @endpoint(

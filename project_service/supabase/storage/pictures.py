@@ -25,7 +25,7 @@ from project_service.storage.routes.descriptions import (
     READ_IF,
     READ_REFUSED,
 )
-from project_service.supabase.storage.common import IN_OBJECT, TAG, readable
+from project_service.supabase.storage.common import IN_OBJECT, TAG, fetchable
 from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
 
 _PATH = "<bucket>/<path:key>"
@@ -90,7 +90,7 @@ class PictureRoutes:
     )
     async def show(self, request: Request) -> Reply | StreamReply:
         objects = self.objects
-        bucket, viewer = await readable(objects.buckets, request)
+        bucket, viewer = await fetchable(objects.buckets, request)
         key = keys.parse_key(request.path_args["key"])
         picture = of_request(request, objects.downloads.renditions.settings)
         terms = objects.terms(request, bucket, viewer)

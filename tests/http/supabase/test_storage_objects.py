@@ -284,6 +284,17 @@ class Downloads(Case):
         head = self.get("/object/public/shown/a.png", {}, "HEAD")
         self.assertEqual((head.status, head.header("content-length")), (200, "3"))
 
+    def test_in_a_public_bucket_policies_are_not_asked_for_one_object(self) -> None:
+        self.put("shown/a.png", b"png", Content_Type="image/png")
+        for headers in (ANON, OTHER):
+            for path in (
+                "/object/shown/a.png",
+                "/object/authenticated/shown/a.png",
+                "/object/info/shown/a.png",
+            ):
+                self.assertEqual(self.get(path, headers).status, 200, path)
+            self.assertEqual(self.get("/object/shown/a.png", headers, "HEAD").status, 200)
+
     def test_public_are_buckets_made_so_here(self) -> None:
         for bucket in ("policed", "shown"):
             self.put(f"{bucket}/k")

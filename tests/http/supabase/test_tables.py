@@ -93,6 +93,17 @@ class ClientPaths(TestCase):
                 self.asked(f"/rest/v1/books{query}", {**where, **bearer(USER)}).headers.bearer, USER
             )
 
+    def test_beside_the_service_key_a_token_decides_who_calls(self) -> None:
+        """As those servers have it: otherwise code that moves here would lose row-level security silently."""
+        for where, query in ((key(SERVICE_KEY), ""), ({}, f"?apikey={SERVICE_KEY}")):
+            asked = self.asked(f"/rest/v1/books{query}", {**where, **bearer(USER)})
+            self.assertEqual((asked.is_service, asked.headers.bearer), (False, USER))
+            self.assertTrue(self.asked(f"/rest/v1/books{query}", {**where, **bearer(SERVICE_KEY)}).is_service)
+            self.assertTrue(self.asked(f"/rest/v1/books{query}", where).is_service)
+        # At the database's own path the service key is that of an operator, whatever stands beside it.
+        own = self.asked("/dev/db/main/rest/books", {**key(SERVICE_KEY), **bearer(USER)})
+        self.assertTrue(own.is_service)
+
     def test_a_key_is_needed_and_a_token_alone_is_none(self) -> None:
         self.assertEqual(self.refused("/rest/v1/books", {})[0], 401)
         self.assertEqual(self.refused("/rest/v1/books", bearer(USER))[0], 401)
