@@ -87,7 +87,8 @@ METADATA = Kind(
 )
 _USER: Mapping[str, Schema] = {
     "id": UUID,
-    "email": EMAIL,
+    # Empty for who has none: somebody anonymous, or whose provider tells none.
+    "email": {"anyOf": [EMAIL, {"const": ""}]},
     "created_at": MOMENT,
     "metadata": {"type": "object"},
 }

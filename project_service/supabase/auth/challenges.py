@@ -221,7 +221,7 @@ class Verification:
         page.GONE,
         parameters=(
             Parameter("token", "The token of the e-mail."),
-            Parameter("type", "What it is for.", {"enum": [*_PURPOSES]}),
+            Parameter("type", f"What it is for: {', '.join(_PURPOSES)}."),
             Parameter("redirect_to", "Where to go if the token is not valid."),
         ),
     )

@@ -15,7 +15,7 @@ from project_service.auth.invitations import Invitations
 from project_service.auth.routes import CHANGES, origin_of
 from project_service.auth.tokens import AUDIENCE, ROLE
 from project_service.errors import validation_failed
-from project_service.http.describe import STRING, UUID, Parameter, array, in_path, obj
+from project_service.http.describe import STRING, UUID, Parameter, Schema, array, in_path, obj
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.supabase import errors as theirs
@@ -63,6 +63,21 @@ _BAN_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 # The largest number of a page that is asked for.
 _MAX_NUMBER = 10**9
+
+
+_OF_LINK: dict[str, Schema] = {
+    "action_link": STRING,
+    "email_otp": STRING,
+    "hashed_token": STRING,
+    "verification_type": {"enum": [*_ACTIONS]},
+    "redirect_to": STRING,
+}
+# A user, with what the challenge can be answered with.
+_LINK: Schema = {
+    **USER.schema,
+    "properties": {**USER.schema["properties"], **_OF_LINK},
+    "required": [*USER.schema["required"], *_OF_LINK],
+}
 
 
 @frozen
@@ -262,20 +277,7 @@ class Operators:
         "A link and a code as they are mailed, without a mail",
         answer(
             "The user, with what the challenge can be answered with",
-            {
-                "allOf": [
-                    USER,
-                    obj(
-                        ("action_link", "email_otp", "hashed_token", "verification_type", "redirect_to"),
-                        False,
-                        action_link=STRING,
-                        email_otp=STRING,
-                        hashed_token=STRING,
-                        verification_type={"enum": [*_ACTIONS]},
-                        redirect_to=STRING,
-                    ),
-                ]
-            },
+            _LINK,
         ),
         body=NewLink,
         admission=CHANGES,

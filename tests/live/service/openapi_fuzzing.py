@@ -105,6 +105,8 @@ class Existing:
     # For addresses of /storage/v1, all of the same object: what downloads it, and what takes it.
     signed: str
     takes: str
+    # Of the users of ``ids``.
+    factors: tuple[str, ...]
 
 
 def narrowed(document: Json, existing: Existing) -> Json:
@@ -152,6 +154,8 @@ def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -
         **_QUERY,
         "user_id": (*existing.ids, *existing.emails, "no@address@x"),
         "token": existing.tokens,
+        "provider": ("github",),
+        "factor_id": existing.factors,
         "key": READ_KEYS if operation.startswith("download") else KEYS,
         **({"x-metadata": ("e30=",), "cache-control": ("max-age=5",)} if "/storage/v1/" in path else {}),
     }
@@ -187,9 +191,12 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
         # In a form everything is text, so no value has a wrong type.
         return {"type": "object", "required": ["file"], "properties": {"file": {}, "key": either({}, *KEYS)}}
     known = {
-        "email": existing.emails,
+        "email": (*existing.emails, "new@example.test"),
         "password": (PASSWORD,),
         "current_password": (PASSWORD,),
+        "type": ("signup", "magiclink", "recovery", "email_change_new"),
+        "new_email": ("new@example.test",),
+        "factor_type": ("totp",),
         "key": KEYS,
         "from": READ_KEYS,
         "to": KEYS,

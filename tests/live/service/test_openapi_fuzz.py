@@ -12,7 +12,7 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.settings.model import Smtp, Stage, StageDatabase, Store
+from project_service.settings.model import Provider, Secret, Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.auth.mail_server import mail_server
 from tests.live.service.openapi_fuzzing import (
@@ -31,6 +31,16 @@ from tests.live.sql import run_sql
 EXAMPLES = 12
 # The share of operations that have to succeed once: if all were refused early, little would be tested.
 SUCCEEDED = 0.7
+FACTOR = {"factor_type": "totp", "friendly_name": "phone"}
+NO_LIMITS = (
+    *(
+        "login_failures_max",
+        "login_failures_max_per_address",
+        "emails_max_per_account",
+        "emails_max_per_address",
+    ),
+    *("verifications_max_per_address", "anonymous_max_per_address", "oauth_max_per_address", "email_seconds"),
+)
 
 
 async def existing(api: Api) -> Existing:
@@ -46,7 +56,12 @@ async def existing(api: Api) -> Existing:
         _, _, link = await api.request("POST", f"{objects}/presign", key="service", json=body)
         tokens.append(link["url"].partition("token=")[2])
     signed, takes = await of_clients(api)
-    return Existing(tuple(user["user"]["id"] for user in users), emails, tuple(tokens), signed, takes)
+    factors = [
+        (await api.request("POST", "/auth/v1/factors", token=user["access_token"], json=FACTOR))[2]["id"]
+        for user in users
+    ]
+    ids = tuple(user["user"]["id"] for user in users)
+    return Existing(ids, emails, tuple(tokens), signed, takes, tuple(factors))
 
 
 async def of_clients(api: Api) -> tuple[str, str]:
@@ -68,12 +83,20 @@ async def test_the_service_does_what_its_openapi_document_says(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
     run_sql(database, SCHEMA_SQL)
-    unlimited = {"login_failures_max": 0, "login_failures_max_per_address": 0}
-    settings = settings_for(database, store_settings, tmp_path, auth=unlimited)
+    auth = {
+        **dict.fromkeys(NO_LIMITS, 0),
+        "anonymous_users": True,
+        "manual_linking": True,
+        "passkeys": True,
+        "site_url": "http://localhost:3000/",
+        "providers": {"github": Provider(client_id=("x",), client_secret=Secret("x"))},
+    }
+    settings = settings_for(database, store_settings, tmp_path, auth=auth)
+    server = evolve(settings.server, public_url="http://localhost:3001")
     stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=3)})}
     async with mail_server() as (_, port):
         smtp = Smtp(host="127.0.0.1", port=port, sender="a@b.test", tls="none")
-        async with serving(evolve(settings, smtp=smtp, stages=stages)) as api:
+        async with serving(evolve(settings, smtp=smtp, stages=stages, server=server)) as api:
             found = await fuzzed(api)
     assert not found.faults, "\n".join(found.faults)
     failed = sorted(label for label, seen in found.answers.items() if min(seen) >= 400)
