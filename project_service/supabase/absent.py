@@ -40,5 +40,5 @@ class NotOffered:
 
 
 async def _refuse(request: Request) -> Reply:
-    name = request.raw_path.split(b"/")[1].decode()
-    raise ApiError(404, "not_found", f"There is no {name} here, but accounts, tables and storage.")
+    name = request.raw_path.split(b"/")[1].decode().title()
+    raise ApiError(404, "not_found", f"{name} {'is' if name == 'Realtime' else 'are'} not offered here.")

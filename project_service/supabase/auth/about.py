@@ -6,6 +6,7 @@ from attrs import frozen
 
 from project_service import __version__
 from project_service.auth.context import Context
+from project_service.auth.profiles import PRESETS
 from project_service.auth.routes import JWKS
 from project_service.auth.tokens import Verifier
 from project_service.http.describe import JSON, Answer
@@ -14,7 +15,7 @@ from project_service.http.response import Reply, json_reply
 from project_service.supabase.auth.common import answer, declare, reply
 
 # Ways to sign in that ``GET /settings`` names even if they are off.
-_OTHER_WAYS = ("phone", "apple", "azure", "discord", "facebook", "github", "gitlab", "google")
+_OTHER_WAYS = ("phone", "keycloak", *PRESETS)
 
 
 @frozen

@@ -17,10 +17,10 @@ class Absent(TestCase):
         NotOffered().mount(router)
         app = App(router)
         for method, path, name in (
-            ("GET", "/realtime/v1/websocket?apikey=x&vsn=2.0.0", "realtime"),
-            ("POST", "/realtime/v1/api/broadcast", "realtime"),
-            ("POST", "/functions/v1/hello", "functions"),
-            ("DELETE", "/functions/v1/a/b", "functions"),
+            ("GET", "/realtime/v1/websocket?apikey=x&vsn=2.0.0", "Realtime is"),
+            ("POST", "/realtime/v1/api/broadcast", "Realtime is"),
+            ("POST", "/functions/v1/hello", "Functions are"),
+            ("DELETE", "/functions/v1/a/b", "Functions are"),
         ):
             for headers in ({}, {"apikey": ANON_KEY}, {"apikey": "wrong"}):
                 response = app.request(method, path, {**headers, "Origin": "https://app.example.test"})

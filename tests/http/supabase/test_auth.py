@@ -424,6 +424,7 @@ class TheService(Base):
     def test_settings(self) -> None:
         settings = self.app.call("GET", "/auth/v1/settings").body
         assert settings["external"]["email"] is True
+        assert {"phone", "google", "slack_oidc", "x", "keycloak"} <= set(settings["external"])
         assert not any(value for name, value in settings["external"].items() if name != "email")
         assert (settings["disable_signup"], settings["mailer_autoconfirm"]) == (False, True)
         self.app.reload(allow_signup=False, confirm_email=True)
