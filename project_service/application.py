@@ -11,24 +11,32 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from attrs import evolve, frozen
 from twisted.application.service import IService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from project_service import __version__, keys, project_rules
 from project_service.auth import assemble as auth
+from project_service.auth.mail import Outbox
+from project_service.auth.passwords import Hashes
 from project_service.auth.routes import CHANGES, PASSWORDS
+from project_service.auth.tokens import Verifier
+from project_service.console.serving import Console
 from project_service.database import errors
 from project_service.database.acting import Actor, Recycler, TrustReader
-from project_service.database.connecting import connector
+from project_service.database.connecting import connector, pooled_connector
 from project_service.database.connection import Connection
-from project_service.database.listener import DIGESTS, SWEEPER, AdvisoryLock, Listener
+from project_service.database.listener import Listener
+from project_service.database.locks import DIGESTS, SWEEPER, AdvisoryLock
 from project_service.database.pool import Pool
+from project_service.database.readers import Readers, count
+from project_service.database.slow import SlowStatements
 from project_service.errors import database_unavailable
 from project_service.front_page import FrontPage
 from project_service.http.admission import Limits
@@ -40,6 +48,7 @@ from project_service.http.health import Check, Health, NotReady, failing
 from project_service.http.metrics import Metrics
 from project_service.http.openapi import OpenApi
 from project_service.http.routing import Router
+from project_service.kept_log import LogQuery, ReadLog
 from project_service.lifecycle import (
     ClosedLast,
     Component,
@@ -49,15 +58,24 @@ from project_service.lifecycle import (
     SharedRun,
     all_of,
     background,
+    in_thread_of,
     start,
     with_timeout,
 )
-from project_service.log import RequestIds
+from project_service.log import RequestIds, kept
 from project_service.network import Binder, close
+from project_service.operators import assemble as operators
+from project_service.operators.assemble import Running
+from project_service.operators.databases import Source
+from project_service.operators.history import History
 from project_service.process import cpus, room_for_clients, trim_memory
-from project_service.settings.model import Settings, StageDatabase
+from project_service.settings.model import Settings, StageDatabase, Store
 from project_service.storage import assemble as storage
+from project_service.storage.buckets import Buckets
 from project_service.storage.pictures.renditions import Renditions
+from project_service.storage.reading import Reading, reading_of
+from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.supabase.absent import NotOffered
 from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.storage.mounting import ClientStorage
@@ -67,6 +85,9 @@ from project_service.supabase.users import user_view
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
 from project_service.tables.schema_cache.holder import LOOK_SECONDS, CatalogWatch
+
+if TYPE_CHECKING:
+    from project_service.tracing import Tracer
 
 _log = Logger()
 T = TypeVar("T")
@@ -96,6 +117,8 @@ POLL_SECONDS = 0.4
 # for them; a request that waits for admission has cost next to nothing yet.
 EXTRA_SLOTS = 2
 MIN_STORAGE_SLOTS = 16
+# The name of the system database for operators.
+SYSTEM = "system"
 # One password is hashed while the next is made ready.
 SLOTS_PER_THREAD = 2
 # The description of the whole service in ``/openapi.json``.
@@ -115,6 +138,9 @@ class Application:
     ``settings`` are this process's share; ``processes`` is how many processes there are on this machine's CPUs.
     ``binder`` opens the ports for clients, ``admin_binder`` the one for health and metrics; without it those are
     served with the rest. ``peers`` is a check that ``/ready`` makes as well: whether the other processes are ready.
+    ``read_log`` reads the log of all of them; without it this process has the log. ``reload_all`` does what a SIGHUP
+    does in all of them; without it this process alone takes over what its files say now. ``configured`` returns the
+    settings of all of them together.
     """
 
     log = Logger()
@@ -127,6 +153,9 @@ class Application:
         admin_binder: Binder | None = None,
         processes: int = 1,
         peers: Check | None = None,
+        read_log: ReadLog | None = None,
+        reload_all: Callable[[], None] | None = None,
+        configured: Callable[[], Settings] | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -134,12 +163,17 @@ class Application:
         self._admin_binder = admin_binder
         self._processes = processes
         self._peers = peers
+        self._read_log = read_log or self._read_own_log
+        self._reload_all = reload_all or (lambda: self.reload(self._settings))
+        self._configured = configured or (lambda: self._settings)
         self._ports: list[IListeningPort] = []
         self._components = Components()
         self._edges: list[Edge] = []
         self._factories: list[ConnectionFactory] = []
         self._assembled: Assembled | None = None
+        self._tracer: Tracer | None = None
         self._health: Health | None = None
+        self._history: History | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -147,7 +181,12 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        assembled = assemble(self._reactor, self._settings, self._processes)
+        if self._settings.tracing.endpoint is not None:
+            # It needs an extra, and takes memory.
+            from project_service.tracing import Tracer
+
+            self._tracer = Tracer.of(self._reactor, self._settings.tracing)
+        assembled = assemble(self._reactor, self._settings, self._processes, self._tracer)
         self._assembled = assembled
         self._components = Components(assembled.components)
         await self._components.start()
@@ -159,24 +198,72 @@ class Application:
 
     async def _open_ports(self, assembled: Assembled) -> None:
         metrics = Metrics(self._reactor.callLater)
+        metrics.databases.watch_pools(assembled.pools)
+        metrics.databases.watch_readers(assembled.readers)
         assembled.renditions.observe = metrics.rendition
+        if self._tracer is not None:
+            self._tracer.export.counted = metrics.spans
+        for outbox in assembled.outboxes:
+            outbox.observe = metrics.mail
         others = {"workers": self._peers} if self._peers is not None else {}
         health = self._health = Health({**assembled.checks, **others}, metrics, self._reactor)
+        clients = room_for_clients(self._settings.server.max_connections)
+        in_thread = in_thread_of(self._reactor)
+        history = self._history = History(metrics, assembled.pools, clients, self._reactor, in_thread)
+        running = Running(
+            health,
+            history,
+            self._databases(assembled.pools),
+            assembled.pools[SYSTEM],
+            assembled.buckets,
+            assembled.sources,
+            self._read_log,
+            in_thread,
+            assembled.verifier,
+            self._reload_all,
+            self._configured,
+        )
         router = Router()
         for part in assembled.mounted:
             part.mount(router)
         if self._admin_binder is None:
             health.mount(router)
+            self._mount_for_operators(router, running)
         databases = [f"/{stage}/db/{name}/rest/" for stage, name, _ in self._settings.stage_databases()]
-        FrontPage(databases, health if self._admin_binder is None else None).mount(router)
+        here = self._admin_binder is None
+        console = here and self._settings.server.console is not False
+        FrontPage(databases, health if here else None, console).mount(router)
         OpenApi(__version__, INTRODUCTION).mount(router)
         await self._serve(self._binder, router, assembled, metrics)
+        history.start()
         if self._admin_binder is not None:
             admin = Router()
+            if self._settings.server.console is not False:
+                # It asks the parts too, and its pages may only ask where they come from.
+                for part in assembled.mounted:
+                    part.mount(admin)
             health.mount(admin)
+            self._mount_for_operators(admin, running)
             OpenApi(__version__, INTRODUCTION).mount(admin)
             # With metrics of its own, which nobody sees: these requests are not counted among the service's.
             await self._serve(self._admin_binder, admin, assembled, Metrics())
+
+    def _databases(self, pools: Mapping[str, Pool]) -> Mapping[str, Pool]:
+        """Those of ``pools`` that lead to different databases."""
+        own = [
+            f"{stage}/{name}" for stage, name, one in self._settings.stage_databases() if one.dsn is not None
+        ]
+        return {name: pools[name] for name in (SYSTEM, *own) if name in pools}
+
+    async def _read_own_log(self, query: LogQuery) -> bytes:
+        async def turn() -> None:
+            await deferLater(self._reactor, 0)
+
+        return await kept().answer(query, turn)
+
+    def _mount_for_operators(self, router: Router, running: Running) -> None:
+        operators.assemble(self._reactor, lambda: self._settings, running).mount(router)
+        Console(self._settings.server.console).mount(router)
 
     async def _serve(self, binder: Binder, router: Router, assembled: Assembled, metrics: Metrics) -> None:
         """Open the ports of ``binder`` for the routes of ``router``."""
@@ -192,6 +279,7 @@ class Application:
             HttpDate(time.time),
             admission_limits(self._settings, cpus(self._processes)),
             log_later=self._reactor.callLater,
+            traces=None if self._tracer is None else self._tracer.requests,
         )
         self._edges.append(edge)
         idle_timeout = self._settings.server.idle_timeout_seconds
@@ -228,19 +316,22 @@ class Application:
 
     async def stop(self) -> None:
         """Stop accepting, let current requests finish for ``shutdown_seconds``, then close everything."""
+        deadline = self._reactor.seconds() + self._settings.server.shutdown_seconds
         ports, self._ports = self._ports, []
         for port in ports:
             await close(port)
-        await self._drain()
+        await self._drain(deadline)
+        if self._history is not None:
+            self._history.stop()
         await self._components.stop()
+        if self._tracer is not None:
+            await self._tracer.export.stop(max(deadline - self._reactor.seconds(), MIN_STOP_SECONDS))
 
-    async def _drain(self) -> None:
-        """Wait until every request is answered and every answer has been read, but no longer than
-        ``shutdown_seconds``.
+    async def _drain(self, deadline: float) -> None:
+        """Wait until every request is answered and every answer has been read, but no longer than until ``deadline``.
 
         What is unfinished then is cancelled, but for objects that are being committed, and connections are cut.
         """
-        deadline = self._reactor.seconds() + self._settings.server.shutdown_seconds
         for edge in self._edges:
             edge.close_connections()
         for edge in self._edges:
@@ -275,7 +366,9 @@ class Assembled:
 
     ``components`` are started in this order and stopped in reverse. ``checks`` are what ``/ready`` asks, by the name
     it gives to what is away. ``reload`` takes over changed settings; if it raises, nothing has changed. The metrics
-    observe ``renditions``.
+    observe ``renditions`` and ``outboxes``. ``pools`` are the connections to databases by the names that operators
+    see, ``sources`` the databases of the table API, by stage and name. ``readers`` are the standbys, by the names of
+    their primaries' pools.
     """
 
     callers: Callers
@@ -284,6 +377,29 @@ class Assembled:
     checks: Mapping[str, Check]
     reload: Callable[[Settings], None]
     renditions: Renditions
+    outboxes: Sequence[Outbox[Any]]
+    sources: Mapping[tuple[str, str], Source]
+    pools: Mapping[str, Pool]
+    readers: Mapping[str, Readers[Any]]
+    buckets: Buckets
+    verifier: Verifier
+
+
+@frozen
+class Made:
+    """What the parts are made with: other classes where requests are traced. ``connections`` returns, for the name of
+    a database, what makes connections to it, or to a "reader" of it."""
+
+    connections: Callable[..., Callable[[Any], Connection]] = lambda *database: Connection
+    store: Callable[[Any, Store], S3Store] = connect_store
+    hashes: Callable[[Hashes], Hashes] = lambda hashes: hashes
+    outbox: Callable[..., Outbox[Any]] = Outbox
+
+    @classmethod
+    def by(cls, tracer: Tracer | None) -> Made:
+        if tracer is None:
+            return cls()
+        return cls(tracer.connections, tracer.connect_store, tracer.hashes, tracer.outbox)
 
 
 @frozen
@@ -298,42 +414,39 @@ class SystemDatabase:
     services: tuple[IService, ...]
 
     @classmethod
-    def of(cls, reactor: Any, settings: Settings) -> SystemDatabase:
-        connect, database = connector(reactor, settings), settings.database
+    def of(cls, reactor: Any, settings: Settings, made: Made) -> SystemDatabase:
+        new_connection, database = made.connections(SYSTEM), settings.database
+        connect = connector(reactor, settings, new_connection)
+        for_pools, pooled = pooled_connector(reactor, settings, new_connection), settings.is_pooled()
         wait = database.acquire_timeout_seconds
-        pool = Pool(connect, database.pool_size, wait, reactor)
+        pool = Pool(for_pools, database.pool_size, wait, reactor, pooled=pooled)
         listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
 
-        async def in_thread(function: Callable[[], T]) -> T:
-            return await deferToThreadPool(reactor, reactor.getThreadPool(), function)
-
-        reader = TrustReader(listener.query, in_thread, reactor)
+        reader = TrustReader(listener.query, in_thread_of(reactor), reactor)
         listener.subscribe(tables.CHANNEL, reader.notified, reader.reload)
         pool.recycler = Recycler(reader.trust)
         look = CatalogWatch(reader, listener.query).look
         watching = Every(LOOK_SECONDS, look, reactor, "functions and policies", errors.outage_of)
-        policies = Pool(connect, database.policy_pool_size, wait, reactor)
+        policies = Pool(for_pools, database.policy_pool_size, wait, reactor, pooled=pooled)
         return cls(connect, pool, Actor(policies, reader.trust), listener, (reader, watching))
 
+    def reading(
+        self, reactor: Any, settings: Settings, made: Made
+    ) -> Callable[[ObjectRows, Buckets], Reading]:
+        """How storage reads its rows: with the standbys of this database, if there are any."""
+        connections = made.connections(SYSTEM, "reader")
+        return partial(reading_of, reactor, settings.database, self.listener.query, connections)
 
-def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
-    system = SystemDatabase.of(reactor, settings)
+
+def assemble(reactor: Any, settings: Settings, processes: int, tracer: Tracer | None = None) -> Assembled:
+    made = Made.by(tracer)
+    system = SystemDatabase.of(reactor, settings, made)
     pool, listener, actor = system.pool, system.listener, system.actor
     ring = keys.KeyRing(listener)
-    accounts = auth.assemble(settings, pool, actor, listener, reactor, processes, user_view)
-
-    async def read_revoked() -> None:
-        await listener.connected()
-        await ring.reload()
-        await accounts.revoked.read_new()
-
-    revocations = Revocations(read_revoked, reactor, settings.database.acquire_timeout_seconds)
-    polling = Every(POLL_SECONDS, revocations.poll, reactor, "revocations", errors.outage_of)
-
-    def keys_changed(payload: str) -> None:
-        background(revocations.poll(), "reading the project keys")
-
-    listener.subscribe(keys.CHANNEL, keys_changed, ring.reload)
+    accounts = auth.assemble(
+        settings, pool, actor, listener, reactor, processes, user_view, made.hashes, made.outbox
+    )
+    revocations, polling = _revocations(ring, accounts, listener, reactor, settings)
     store = storage.assemble(
         reactor,
         settings.storage,
@@ -343,23 +456,26 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         sweep_lock=AdvisoryLock(system.connect, SWEEPER),
         digest_lock=AdvisoryLock(system.connect, DIGESTS),
         images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
+        connect=made.store,
+        reading=system.reading(reactor, settings, made),
     )
-    rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
+    rest = tables.assemble(reactor, settings, accounts.verifier, time.time, made.connections)
+    by_name = _watched(_by_name(pool, actor, rest), settings, tracer)
+    readers: dict[str, Readers[Any]] = {**rest.readers, **store.readers_by_name(SYSTEM)}
 
     def reload(fresh: Settings) -> None:
         # First, because it is the only one that may raise.
         accounts.reload(fresh)
         store.reload(fresh.storage, fresh.store)
         rest.read_again()
+        for each in by_name.values():
+            each.slow.limit(fresh.database.slow_query_seconds)
 
     return Assembled(
         callers=Callers(ring, accounts.verifier, revocations),
         mounted=[accounts, store, rest, *_for_clients(settings, accounts, store, rest)],
         components=[
-            *(
-                ClosedLast(partial(each.close, POOL_GRACE_SECONDS))
-                for each in (pool, actor.pool, *rest.pools)
-            ),
+            *_closed_last(pool, actor.pool, *rest.pools, *readers.values()),
             *(ServiceComponent(each) for each in system.services),
             ServiceComponent(listener),
             # While the database is away a reading waits for it, and its result is not needed any more.
@@ -375,7 +491,57 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         checks=_checks(pool, listener, revocations, store, rest),
         reload=reload,
         renditions=store.renditions,
+        outboxes=accounts.challenges.outboxes,
+        sources=_sources(settings, rest),
+        pools=by_name,
+        readers=readers,
+        buckets=store.buckets,
+        verifier=accounts.verifier,
     )
+
+
+def _revocations(
+    ring: keys.KeyRing, accounts: auth.Auth, listener: Listener, reactor: Any, settings: Settings
+) -> tuple[Revocations, Every]:
+    """What keeps this process current about them, and the loop that does."""
+
+    async def read_revoked() -> None:
+        await listener.connected()
+        await ring.reload()
+        await accounts.revoked.read_new()
+
+    revocations = Revocations(read_revoked, reactor, settings.database.acquire_timeout_seconds)
+    polling = Every(POLL_SECONDS, revocations.poll, reactor, "revocations", errors.outage_of)
+
+    def keys_changed(payload: str) -> None:
+        background(revocations.poll(), "reading the project keys")
+
+    listener.subscribe(keys.CHANNEL, keys_changed, ring.reload)
+    return revocations, polling
+
+
+def _closed_last(*connections: Pool | Readers[Any]) -> list[ClosedLast]:
+    return [ClosedLast(partial(each.close, POOL_GRACE_SECONDS)) for each in connections]
+
+
+def _by_name(pool: Pool, actor: Actor, rest: tables.Tables) -> Mapping[str, Pool]:
+    of_tables = {f"{stage}/{name}": each for (stage, name), each in rest.pool_of.items()}
+    return {SYSTEM: pool, "policies": actor.pool, **of_tables}
+
+
+def _watched(pools: Mapping[str, Pool], settings: Settings, tracer: Tracer | None) -> Mapping[str, Pool]:
+    for name, pool in pools.items():
+        pool.slow = SlowStatements(name, settings.database.slow_query_seconds)
+        if tracer is not None:
+            tracer.watch(name, pool)
+    return pools
+
+
+def _sources(settings: Settings, rest: tables.Tables) -> Mapping[tuple[str, str], Source]:
+    return {
+        (stage, name): Source(database, rest.pool_of[stage, name])
+        for stage, name, database in settings.stage_databases()
+    }
 
 
 def _for_clients(
@@ -550,7 +716,8 @@ def admission_limits(settings: Settings, threads: int) -> dict[str, Limits]:
         storage.ADMISSION: max(settings.store.max_connections, MIN_STORAGE_SLOTS),
     }
     for name, database in _databases(settings):
-        slots[name] = database.pool_size + EXTRA_SLOTS
+        servers = 1 + count(settings.readers_of(database)[0])
+        slots[name] = database.pool_size * servers + EXTRA_SLOTS
     return {name: Limits(count, settings.database.acquire_timeout_seconds) for name, count in slots.items()}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from project_service import files, keys
+from project_service.audit import Rows
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
 from project_service.storage.rows.buckets import BucketRows
@@ -31,7 +32,7 @@ class Credentials:
     dsn: str
 
 
-async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
+async def ensure_keys(rows: Rows, data_dir: Path) -> tuple[str, str]:
     """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
     created."""
     credentials = files.read_json(data_dir / CREDENTIALS) or {}
@@ -80,9 +81,11 @@ def shell_variables(data_dir: Path) -> dict[str, str]:
     return {variable: credentials[name] for variable, name in names.items()}
 
 
-def welcome(credentials: Credentials, path: Path, state: str, on_terminal: bool) -> list[str]:
-    """What to print when the service serves; ``state`` says where, and whether it is ready. The keys themselves are
-    only printed on a terminal."""
+def welcome(
+    credentials: Credentials, path: Path, state: str, console: str | None, on_terminal: bool
+) -> list[str]:
+    """What to print when the service serves; ``state`` says where, and whether it is ready, and ``console`` is the
+    address of that. The keys themselves are only printed on a terminal."""
     shown = [f"  keys: {path}"]
     if on_terminal:
         shown = [f"  anon key     {credentials.anon_key}", f"  service key  {credentials.service_key}"]
@@ -90,4 +93,6 @@ def welcome(credentials: Credentials, path: Path, state: str, on_terminal: bool)
         [str(Path(sys.executable).with_name("project-service")), "env", "--data-dir", str(path.parent)]
     )
     tried = [f'  eval "$({env})"', '  curl -H "apikey: $ANON_KEY" $URL/storage/buckets/public/objects']
+    if console is not None:
+        shown.append(f"  {'console':<13}{console}" if on_terminal else f"  console: {console}")
     return ["", f"project-service is {state}", *shown, "", "Try:", *tried, ""]

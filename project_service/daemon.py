@@ -279,9 +279,13 @@ class Startup:
         serving: Application | Workers
         if count == 1:
             admin = self._binder([server.admin_listen]) if server.admin_listen is not None else None
-            serving = Application(self._reactor, self._settings, self._binder(server.listen), admin)
+            serving = Application(
+                self._reactor, self._settings, self._binder(server.listen), admin, reload_all=self.reload
+            )
         else:
-            serving = Workers(self._reactor, self._launch, self._settings, count, self._certificates)
+            serving = Workers(
+                self._reactor, self._launch, self._settings, count, self._certificates, self.reload
+            )
         self._components.adopt(serving)
         self._serving = serving
         await serving.start()
@@ -292,14 +296,29 @@ class Startup:
         return bind_endpoints(self._reactor, endpoints, self._certificates)
 
     def _base_url(self) -> str:
-        if self._settings.server.public_url is not None:
-            return self._settings.server.public_url
+        server = self._settings.server
+        if server.public_url is not None:
+            return server.public_url
+        url = self._url_here(server.listen)
+        return url or (server.listen[0] if server.listen else "-")
+
+    def _console_url(self) -> str | None:
+        """Where a browser on this machine finds the console; None if it does not."""
+        server = self._settings.server
+        if server.console is False:
+            return None
+        url = self._url_here(server.listen if server.admin_listen is None else (server.admin_listen,))
+        return None if url is None else f"{url}/console"
+
+    def _url_here(self, endpoints: Sequence[str]) -> str | None:
+        """The URL that a person on this machine would type for the first of open ``endpoints`` that has one."""
         addresses = self._serving.addresses if self._serving is not None else []
-        for address, endpoint in zip(addresses, self._settings.server.listen, strict=False):
-            url = url_of(address, endpoint.startswith("ssl:"))
-            if url is not None:
+        server = self._settings.server
+        opened = [*server.listen, *([server.admin_listen] if server.admin_listen is not None else [])]
+        for address, endpoint in zip(addresses, opened, strict=False):
+            if endpoint in endpoints and (url := url_of(address, endpoint.startswith("ssl:"))) is not None:
                 return url
-        return self._settings.server.listen[0] if self._settings.server.listen else "-"
+        return None
 
     def _announce(self, data_dir: Path, keys: tuple[str, str], state: str) -> None:
         dsn = self._settings.database.dsn
@@ -310,7 +329,7 @@ class Startup:
         path = bootstrap.write_credentials(data_dir, credentials)
         if on_output() != "text":
             self.log.info("{state}", state=state)
-        show("\n".join(bootstrap.welcome(credentials, path, state, on_terminal())))
+        show("\n".join(bootstrap.welcome(credentials, path, state, self._console_url(), on_terminal())))
 
 
 # What a start prints on standard output, beside the log or in its place

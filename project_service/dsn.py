@@ -15,6 +15,8 @@ from psycopg2.extensions import parse_dsn
 
 # Values of target_session_attrs that ask for a server which accepts writes.
 _WRITABLE = frozenset({"read-write", "primary"})
+# And those that do not.
+_READABLE = frozenset({"any", "standby", "prefer-standby", "read-only"})
 # libpq checks port and sslmode only when it connects, and then a mistake looks like a server that is away.
 _PORT = re.compile(r"\s*[0-9]{1,5}\s*\Z")
 _NOT_ENCODED = "has a user name or password in which @, / and : are not percent-encoded (%40, %2F, %3A)"
@@ -43,6 +45,12 @@ class Candidate:
         before, after = f"{user}@" if user else "", f"/{name}" if name else ""
         return f"{before}{host}:{self.params.get('port', 5432)}{after}"
 
+    @property
+    def server(self) -> str:
+        """host:port as far as the connection string says, for people to read."""
+        host = self.host or self.params.get("hostaddr") or "(local socket)"
+        return f"{host}:{self.params.get('port', 5432)}"
+
 
 @frozen
 class Target:
@@ -52,8 +60,11 @@ class Target:
     writable: bool
 
 
-def read_dsn(dsn: str) -> Target:
-    """The servers in ``dsn``. Raises ``ValueError``, whose text never quotes the DSN, for what libpq would refuse."""
+def read_dsn(dsn: str, standbys: bool = False) -> Target:
+    """The servers in ``dsn``; with ``standbys`` it is for reading only.
+
+    Raises ``ValueError``, whose text never quotes the DSN, for what libpq would refuse, and for a DSN that asks for
+    servers of the other kind."""
     try:
         params: dict[str, Any] = dict(parse_dsn(dsn))
     except ProgrammingError:
@@ -66,7 +77,9 @@ def read_dsn(dsn: str) -> Target:
     if is_uri and _is_password_rest(str(params.get("host", "")), str(params.get("dbname", ""))):
         raise ValueError(_NOT_ENCODED)
     wanted = params.pop("target_session_attrs", "any")
-    if wanted not in ("any", *_WRITABLE):
+    if standbys and wanted not in _READABLE:
+        raise ValueError("asks for a server that accepts writes (target_session_attrs)")
+    if not standbys and wanted not in ("any", *_WRITABLE):
         raise ValueError("asks for a server that does not accept writes (target_session_attrs)")
     writable = wanted in _WRITABLE
     params.pop("load_balance_hosts", None)

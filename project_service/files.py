@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EINVAL
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,20 @@ def replace(path: Path, content: bytes) -> None:
             os.chown(draft, before.st_uid, before.st_gid)
         draft.chmod(0o600 | before.st_mode & 0o040)
         draft.replace(path)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bytes]:
+    """The content of ``path``, locked until the end of the block against others who call this, in any process, so
+    that no change by ``replace`` is lost. Network file systems without locks leave that to chance."""
+    while True:
+        with path.open("rb") as file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever held the lock may have put another file in its place.
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield file.read()
+                return
 
 
 def create(path: Path, content: bytes) -> bool:

@@ -59,6 +59,7 @@ _PAGE = """<!doctype html>
 {addresses}
 <tr><th>Description<td><a href="{url}/openapi.json">{url}/openapi.json</a>
 (OpenAPI 3.1; each database describes its tables at their address)
+<tr><th>Console<td>{console}
 <tr><th>Documentation<td><code>README.rst</code> and <code>docs</code> of the source;
 <code>make docs</code> makes a site of them, <code>docs/_build/index.html</code>
 </table>
@@ -71,16 +72,22 @@ _KEYS = (
     "The anon key identifies the project and is no secret. With embedded servers <code>project-service env</code> "
     "prints it; otherwise <code>project-service keys create anon</code> makes one."
 )
+_CONSOLE = (
+    '<a href="console">/console</a>, with the service key; by default for browsers on the same machine '
+    "(<code>server.console</code>)"
+)
+_NO_CONSOLE = "Not at this address (<code>server.console</code>, <code>server.admin_listen</code>)"
 _NOT_HERE = "<p>Health checks have an address of their own (<code>server.admin_listen</code>).</p>"
 
 
 @frozen
 class FrontPage:
     """The endpoint ``/``. ``databases`` are the paths at which the databases of the table API are; ``health`` is None
-    if clients are not to see it."""
+    if clients are not to see it, and ``console`` is whether that is at this address."""
 
     databases: Sequence[str]
     health: Health | None
+    console: bool = False
 
     def mount(self, router: Router) -> None:
         router.mount(self)
@@ -124,6 +131,7 @@ class FrontPage:
             status=status,
             addresses=_rows((name, f"<td><code>{escape(url + path)}</code>") for name, path in addresses),
             url=escape(url),
+            console=_CONSOLE if self.console else _NO_CONSOLE,
             keys=_KEYS,
             steps=escape("\n".join(self._steps(url))),
         )

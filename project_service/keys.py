@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import frozen
 
-from project_service import base64url
+from project_service import audit, base64url
+from project_service.audit import Event, Rows
 from project_service.http.caller import KeyKind, KeyUse
 
 CHANNEL = "project_service_keys"
@@ -26,12 +27,6 @@ LABEL_MAX = 100
 MIN_IMPORTED, MAX_IMPORTED = 20, 1000
 
 _SHAPE = re.compile(r"psk_(anon|service)_[A-Za-z0-9_-]{49}\Z")
-
-
-class Rows(Protocol):
-    """What this module needs of the database pool."""
-
-    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]: ...
 
 
 @frozen
@@ -128,15 +123,38 @@ insert into auth.project_key_uses (key_id, used_at)
 select id, date_trunc('minute', now()) from auth.project_keys where sha256 = any(%s::bytea[]) order by id
 on conflict (key_id) do update set used_at = excluded.used_at where project_key_uses.used_at < excluded.used_at
 """
+_STORE = f"""
+with project_keys as (
+    insert into auth.project_keys (kind, sha256, label) values (%(kind)s, %(sha256)s, %(label)s)
+    on conflict (sha256) do nothing returning *)
+    {{entry}}
+select {_COLUMNS} from project_keys
+"""  # noqa: S608  # constant text
+_REVOKE = """
+with project_keys as (
+    update auth.project_keys set revoked_at = now() where id::text = %(id)s and revoked_at is null returning id)
+    {entry}
+select id from project_keys
+"""
+_ENTRY = f", a as ({audit.AUDIT.format(user_id='null', result='%(result)s')} from project_keys)"
 
 
-async def store(rows: Rows, kind: KeyKind, key: str, label: str = "") -> KeyRecord:
-    """Insert a key that ``make`` made. Every process knows it within a second."""
-    inserted = await rows.query(
-        f"insert into auth.project_keys (kind, sha256, label) values (%s, %s, %s) returning {_COLUMNS}",  # noqa: S608  # constant text
-        (kind, digest(key), label),
-    )
-    return KeyRecord(*inserted[0])
+async def _change(rows: Rows, sql: str, event: Event | None, **params: Any) -> list[tuple[Any, ...]]:
+    """Run ``sql`` and record the ``event``, if there is one, as about the id of the key that is made or changed."""
+    if event is None:
+        return await rows.query(sql.format(entry=""), params)
+    entry = _ENTRY.replace("%(audit_subject)s", "id::text")
+    return await rows.query(sql.format(entry=entry), {**params, **audit.params(event)})
+
+
+async def store(
+    rows: Rows, kind: KeyKind, key: str, label: str = "", event: Event | None = None
+) -> KeyRecord:
+    """Insert a key that ``make`` made, and with it the ``event``, which is about its id. Every process knows the key
+    within a second."""
+    record = await take_over(rows, kind, key, label, event)
+    assert record is not None  # it is random
+    return record
 
 
 def importable(key: str) -> bool:
@@ -144,14 +162,12 @@ def importable(key: str) -> bool:
     return MIN_IMPORTED <= len(key) <= MAX_IMPORTED and key.isascii() and key.isprintable() and " " not in key
 
 
-async def take_over(rows: Rows, kind: KeyKind, key: str, label: str = "") -> KeyRecord | None:
+async def take_over(
+    rows: Rows, kind: KeyKind, key: str, label: str = "", event: Event | None = None
+) -> KeyRecord | None:
     """As ``store``, for a key that was made elsewhere. None if it is there already, also revoked: a key that has been
     revoked stays so."""
-    inserted = await rows.query(
-        "insert into auth.project_keys (kind, sha256, label) values (%s, %s, %s)"  # noqa: S608  # constant text
-        f" on conflict (sha256) do nothing returning {_COLUMNS}",
-        (kind, digest(key), label),
-    )
+    inserted = await _change(rows, _STORE, event, kind=kind, sha256=digest(key), label=label)
     return KeyRecord(*inserted[0]) if inserted else None
 
 
@@ -161,10 +177,15 @@ async def listed(rows: Rows) -> list[KeyRecord]:
     return [KeyRecord(*row) for row in records]
 
 
-async def revoke(rows: Rows, key_id: str) -> bool:
-    """True if there was such an active key. It stops working everywhere within a second."""
-    revoked = await rows.query(
-        "update auth.project_keys set revoked_at = now() where id::text = %s and revoked_at is null returning id",
-        (key_id,),
+async def revoke(rows: Rows, key_id: str, event: Event | None = None) -> bool:
+    """True if there was such an active key; the ``event`` is about its id. It stops working everywhere within a
+    second."""
+    return bool(await _change(rows, _REVOKE, event, id=key_id))
+
+
+async def id_of(rows: Rows, key: str) -> str | None:
+    """The id of an active key, or None."""
+    found = await rows.query(
+        "select id::text from auth.project_keys where sha256 = %s and revoked_at is null", (digest(key),)
     )
-    return bool(revoked)
+    return found[0][0] if found else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
@@ -17,6 +18,7 @@ from attrs import define, field
 from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -218,7 +220,16 @@ class Backoff:
 class InThread(Protocol):
     """Calls ``function`` off the reactor's thread. It must not touch anything that others change."""
 
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+    def __call__(self, function: Callable[[], T], /) -> Coroutine[Deferred[Any], Any, T]: ...
+
+
+def in_thread_of(reactor: Any) -> InThread:
+    """Calls functions in the reactor's threads, several at a time."""
+
+    async def in_thread(function: Callable[[], T]) -> T:
+        return await deferToThreadPool(reactor, reactor.getThreadPool(), function)
+
+    return in_thread
 
 
 def start(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
@@ -282,13 +293,14 @@ async def to_its_end(
 
 
 def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> None:
-    """Run ``coroutine`` on its own. A failure is logged as ``what`` having failed."""
+    """Run ``coroutine`` on its own, without the caller's context variables. A failure is logged as ``what`` having
+    failed."""
 
     def failed(failure: Failure) -> None:
         if not failure.check(CancelledError):
             log.failure("{what} failed", failure, what=what)
 
-    start(coroutine).addErrback(failed)
+    Context().run(start, coroutine).addErrback(failed)
 
 
 class SharedRun(Generic[T]):

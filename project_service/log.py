@@ -2,7 +2,8 @@
 
 ``observer`` writes events as lines of text or JSON, ``redact`` removes secrets from them, and ``AccessLog`` batches a
 line for each request. ``install`` puts this in place of twistd's log observer. The request id is an argument
-everywhere, because context variables are lost in callbacks that the reactor fires.
+everywhere, because context variables are lost in callbacks that the reactor fires; only what is reported far below a
+request's handler, and by a coroutine, asks ``request_at_work``. So is ``trace_id``, the id of a trace of the request.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from fcntl import F_GETFL, F_SETFL, fcntl
 from functools import lru_cache
 from io import TextIOWrapper
@@ -32,9 +34,12 @@ from twisted.logger import (
     PredicateResult,
     eventAsText,
     formatEvent,
+    globalLogPublisher,
 )
 from twisted.python.logfile import LogFile
 from zope.interface import directlyProvides
+
+from project_service.kept_log import KeptLog, LogOutput
 
 # How long to wait for a reader that takes nothing before lines are dropped, and for how long after that lines are
 # dropped without any waiting.
@@ -42,13 +47,6 @@ WRITE_TIMEOUT_SECONDS = 1.0
 NO_WAIT_SECONDS = 60.0
 # poll() reports a pipe as writable when it takes at least this much (pipe(7), PIPE_BUF).
 PIECE_BYTES = 4096
-
-
-class LogOutput(Protocol):
-    """Where lines are written: a text stream, ``Output`` or ``_Unfailing``."""
-
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> object: ...
 
 
 class Output:
@@ -97,8 +95,29 @@ class Output:
 
 LogEvent = dict[str, Any]
 Later = Callable[[float, Callable[[], None]], object]
-# Of one request: time, request id, method, path, status, bytes sent, seconds and client.
-AccessEntry = tuple[float, str, str, str, int, int, float, str]
+# Of one request: time, request id, method, path, status, bytes sent, seconds, client, and the id of its trace or "".
+AccessEntry = tuple[float, str, str, str, int, int, float, str, str]
+
+
+class AtWork(Protocol):
+    """A request, as lines about its work show it (``http.request.Request``)."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def trace_id(self) -> str: ...
+
+    @property
+    def span(self) -> object:
+        """The span that it is under way in (``tracing``)."""
+
+    def outlined(self) -> str:
+        """What is asked, without any value; "" where nothing is said about it."""
+
+
+# The request that a coroutine works for, and all that this starts. The edge sets it.
+request_at_work: ContextVar[AtWork | None] = ContextVar("request_at_work", default=None)
 
 # Long enough for a busy process to gather lines, short enough for somebody who watches the log.
 BATCH_SECONDS = 0.1
@@ -175,6 +194,9 @@ def text_observer(out: LogOutput) -> ILogObserver:
         else:
             text = eventAsText(event, includeTimestamp=False, includeSystem=False)
             text = _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+            if event.get("trace_id"):
+                first, line_break, more = text.partition("\n")
+                text = f"{first} trace={event['trace_id']}{line_break}{more}"
             lines_of_text = redact(text).replace("\n", "\n\t")
             out.write(f"{_timestamp(event.get('log_time', 0.0))} {about} {lines_of_text}\n")
         out.flush()
@@ -199,7 +221,7 @@ def json_observer(out: LogOutput) -> ILogObserver:
                 "message": redact(formatEvent(event)),
             }
             for key, value in event.items():
-                if not key.startswith("log_") and key not in _PLUMBING:
+                if not key.startswith("log_") and key not in _PLUMBING and (key != "trace_id" or value):
                     record[key] = _plain(value)
             if "log_failure" in event:
                 record["traceback"] = redact(event["log_failure"].getTraceback())
@@ -210,7 +232,7 @@ def json_observer(out: LogOutput) -> ILogObserver:
 
 
 def _json_of(one: AccessEntry, about: dict[str, str]) -> str:
-    time, request_id, method, path, status, sent, seconds, client = one
+    time, request_id, method, path, status, sent, seconds, client, trace_id = one
     record = {
         "time": _timestamp(time),
         **about,
@@ -223,6 +245,8 @@ def _json_of(one: AccessEntry, about: dict[str, str]) -> str:
         "ms": round(seconds * 1000, 1),
         "client": client,
     }
+    if trace_id:
+        record["trace_id"] = trace_id
     return orjson.dumps(record).decode() + "\n"
 
 
@@ -291,8 +315,9 @@ def _line_of(one: AccessEntry) -> str:
 
 def _message_of(one: AccessEntry) -> str:
     """The line, which may hold secrets yet."""
-    _, request_id, method, path, status, sent, seconds, _ = one
-    return f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}"
+    _, request_id, method, path, status, sent, seconds, _, trace_id = one
+    trace = f" trace={trace_id}" if trace_id else ""
+    return f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}{trace}"
 
 
 class AccessLog:
@@ -306,11 +331,21 @@ class AccessLog:
         self._requests = Requests()
 
     def append(
-        self, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
+        self,
+        request_id: str,
+        method: str,
+        path: str,
+        status: int,
+        sent: int,
+        seconds: float,
+        client: str,
+        trace_id: str = "",
     ) -> None:
         """``path`` comes without its query, which may hold a token."""
         first = not self._requests
-        self._requests.append((time.time(), request_id, method, path, status, sent, seconds, client))
+        self._requests.append(
+            (time.time(), request_id, method, path, status, sent, seconds, client, trace_id)
+        )
         if first and self._later is not None:
             self._later(BATCH_SECONDS, self.flush)
         elif first:
@@ -335,20 +370,26 @@ class _Log:
     levels: Levels = field(factory=lambda: Levels("info"))
     out: LogOutput | None = None
     on_output: str | None = "text"
+    kept: KeptLog = field(factory=KeptLog)
+    keeps: bool = False
 
 
 _log = _Log()
 _logger = Logger()
 
 
-def install(twistd: Any, log_format: str, log_level: str) -> None:
-    """Have twistd use our observer. ``twistd`` are its options; ``--logger`` and ``--syslog`` are respected."""
+def install(twistd: Any, log_format: str, log_level: str, keeps: bool = False) -> None:
+    """Have twistd use our observer. ``twistd`` are its options; ``--logger`` and ``--syslog`` are respected.
+    ``keeps``: the last lines stay in memory too."""
     # Otherwise twistd would write a pickle of the application at its end.
     twistd["no_save"] = True
     theirs = twistd.get("logger") or twistd.get("syslog")
     to_file = twistd.get("logfile") not in (None, "", "-")
     _log.on_output = log_format if twistd.get("nodaemon") and not theirs and not to_file else None
+    _log.keeps = keeps
     if theirs:
+        if keeps:
+            globalLogPublisher.addObserver(_without_lines(observer(_log.kept, "text", Levels(log_level))))
         return
     _log.twistd, _log.log_format, _log.levels = twistd, log_format, Levels(log_level)
     twistd["logger"] = f"{__name__}.make_observer"
@@ -357,7 +398,25 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
 def make_observer() -> ILogObserver:
     """Called by twistd when it starts logging."""
     _log.out = _output(_log.twistd)
+    if _log.keeps:
+        _log.kept.output = _log.out
+        _log.out = _log.kept
     return observer(_log.out, _log.log_format, _log.levels)
+
+
+def _without_lines(inner: ILogObserver) -> ILogObserver:
+    """``inner`` without the events that ``write_lines`` makes."""
+
+    def observe(event: LogEvent) -> None:
+        if "line" not in event or event.get("log_namespace") != __name__:
+            inner(event)
+
+    return _providing(observe)
+
+
+def kept() -> KeptLog:
+    """The last lines; none unless ``install`` was told to keep them."""
+    return _log.kept
 
 
 def set_level(name: str) -> None:
@@ -376,6 +435,8 @@ def write_lines(lines: Sequence[str]) -> None:
         _log.out.write("".join(f"{line}\n" for line in lines))
         _log.out.flush()
     else:
+        if _log.keeps:
+            _log.kept.write("".join(f"{line}\n" for line in lines))
         for line in lines:
             _logger.info("{line}", line=line)
 

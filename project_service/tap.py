@@ -73,7 +73,8 @@ class Options(usage.Options):
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, source)
-        log.install(self.parent, settings.server.log_format, settings.server.log_level)
+        server = settings.server
+        log.install(self.parent, server.log_format, server.log_level, keeps=bool(server.console_log))
 
     def _settings(self, source: Source) -> Settings:
         """Read the configuration in the directory where the service will run, to which relative paths refer, as a

@@ -47,6 +47,7 @@ SLOW = (
 
 # The files that take longest, which are run first, so that not one process still runs one when the others are done.
 LONGEST = (
+    "containers/test_image",
     *(
         "service/test_howto",
         "attacks/test_callers_apart",

@@ -1,17 +1,22 @@
-"""Pictures of one colour, by which the picture that another was made of can be told."""
+"""Pictures: of one colour, by which the picture that another was made of can be told, and of any rows."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 
 
 def png(red: int, green: int, blue: int, side: int = 2) -> bytes:
     """A picture of ``side`` by ``side`` pixels."""
-    row = b"\0" + side * bytes((red, green, blue))
+    return encoded(side, [side * bytes((red, green, blue))] * side)
+
+
+def encoded(width: int, rows: Sequence[bytes]) -> bytes:
+    """A PNG of ``rows``, each of ``width`` pixels of three bytes."""
     chunks = {
-        b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0),
-        b"IDAT": zlib.compress(side * row),
+        b"IHDR": struct.pack(">IIBBBBB", width, len(rows), 8, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(b"".join(b"\0" + row for row in rows)),
         b"IEND": b"",
     }
     return b"\x89PNG\r\n\x1a\n" + b"".join(

@@ -6,6 +6,7 @@ Here the literal becomes a link to the page, or to the entry in the reference.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -128,7 +129,13 @@ class NoContents(SphinxTransform):
             title.attributes.pop("refid", None)  # back to the list
 
 
+def pictures_of_readme(app: Sphinx, path: Path, docname: str, content: list[str]) -> None:
+    """The README names pictures from the top folder, and a page that includes it is in the one below."""
+    content[0] = content[0].replace(".. image:: docs/", ".. image:: ")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("include-read", pictures_of_readme)
     app.add_transform(LinkNames)
     app.add_transform(NoContents)
     return {"parallel_read_safe": True}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from project_service.audit import Event, Origin
 from project_service.auth import errors, passwords
 from project_service.auth.challenges import PLAIN, Asked, Challenges, digest_of
 from project_service.auth.context import Context
@@ -21,12 +22,11 @@ from project_service.auth.limits import Throttle
 from project_service.auth.passwords import Candidates, Hashes
 from project_service.auth.tokens import signed_in_at
 from project_service.auth.values import (
+    FOR_PASSWORDS,
     Account,
     Email,
-    Event,
     IssuedSession,
     NewSession,
-    Origin,
     Profile,
     Proof,
     Purpose,
@@ -518,12 +518,12 @@ class Accounts:
         await self.challenges.mail(address, purpose, origin)
 
     async def reset_password(self, token: str, password: str, origin: Origin) -> None:
-        """Set a new password and end all sessions.
+        """Set a new password, or the first one after an invitation, and end all sessions.
 
         Raises ``invalid_one_time_token``, and ``weak_password``, after which the token can still be used.
         """
         digest = digest_of(token)
-        owner = await self.repository.owner_of_token(digest, "recovery", self.context.now())
+        owner = await self.repository.owner_of_token(digest, FOR_PASSWORDS, self.context.now())
         if owner is None:
             raise errors.invalid_one_time_token()
         hashed = await self.hashes.hash(self._check_new_password(password, email_of(owner)))

@@ -10,16 +10,14 @@ from typing import Any
 from attrs import evolve, frozen
 
 from project_service import base64url, whole_numbers
+from project_service.audit import Actor, Event, Origin
 from project_service.auth import errors, passwords
 from project_service.auth.passwords import Hashes
 from project_service.auth.postgres import Repository
 from project_service.auth.values import (
     APP_METADATA,
     Account,
-    Actor,
     Email,
-    Event,
-    Origin,
     Profile,
     User,
     check_app_metadata,

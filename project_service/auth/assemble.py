@@ -13,26 +13,31 @@ from typing import Any
 from attrs import evolve, frozen
 from twisted.application.service import Service
 
+from project_service.audit import Event
 from project_service.auth import mail, tokens
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
+from project_service.auth.admin_routes import AdminRoutes, TokenRoutes
 from project_service.auth.challenges import Challenges, ToHook
 from project_service.auth.context import Context
 from project_service.auth.factors import Factors
 from project_service.auth.hooks import Hooks
 from project_service.auth.identities import Identities
+from project_service.auth.impersonation import Impersonations
+from project_service.auth.inspection import Inspection
 from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
+from project_service.auth.lookups import Lookups
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import Mail, MailTemplates
 from project_service.auth.passkeys import Passkeys
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
 from project_service.auth.providers import Providers
-from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
+from project_service.auth.routes import AuthRoutes, KeyRoutes
 from project_service.auth.sessions import RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
-from project_service.auth.values import Event, Profile, moment
+from project_service.auth.values import Profile, moment
 from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
@@ -67,6 +72,7 @@ class Auth:
     throttle: Throttle
     sessions: SessionService
     administration: Administration
+    inspection: Inspection
     invitations: Invitations
     identities: Identities
     context: Context
@@ -76,7 +82,8 @@ class Auth:
         key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
         part.mount(AuthRoutes(self.accounts, self.sessions), key)
         part.mount(KeyRoutes(self.verifier))
-        part.mount(AdminRoutes(self.administration))
+        part.mount(AdminRoutes(self.administration, self.inspection, self.invitations))
+        part.mount(TokenRoutes(Impersonations(self.administration, self.context)))
 
     def reload(self, settings: Settings) -> None:
         """Apply changed limits, lifetimes, keys and templates. Raises ``KeySetError`` or ``TemplateFault``; then
@@ -105,11 +112,14 @@ def assemble(
     reactor: Any,
     processes: int,
     view: Callable[[Profile], Mapping[str, Any]],
+    watched: Callable[[Hashes], Hashes] = lambda hashes: hashes,
+    new_outbox: Callable[..., mail.Outbox[Mail]] = mail.Outbox,
 ) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads, and e-mails by SMTP or in a folder.
 
     Ended sessions are read by ``listener``, everything else by ``pool``, but for changes that fire triggers of the
-    project, which ``actor`` makes. ``view`` shows users to hooks. It subscribes to ``listener``, so call it
+    project, which ``actor`` makes. ``view`` shows users to hooks. ``watched`` returns what hashes passwords by its
+    argument, and ``new_outbox`` an ``Outbox``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
     exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError`` and
     ``TemplateFault``.
@@ -122,8 +132,9 @@ def assemble(
     auth = put_together(
         settings,
         Repository(pool, listener, actor),
-        hashing,
-        _mailer(settings, reactor),
+        Lookups(pool),
+        watched(hashing),
+        _mailer(settings, reactor, new_outbox),
         listener,
         reactor,
         time.time,
@@ -139,6 +150,7 @@ def assemble(
 def put_together(
     settings: Settings,
     repository: Repository,
+    lookups: Lookups,
     hashes: Hashes,
     mailer: mail.Outbox[Mail] | None,
     listener: Listener,
@@ -190,6 +202,7 @@ def put_together(
         throttle,
         sessions,
         administration,
+        Inspection(administration, lookups),
         invitations,
         identities,
         context,
@@ -222,10 +235,12 @@ async def clean(repository: Repository, context: Context) -> None:
                 raise
 
 
-def _mailer(settings: Settings, reactor: Any) -> mail.Outbox[Mail] | None:
+def _mailer(
+    settings: Settings, reactor: Any, new_outbox: Callable[..., mail.Outbox[Mail]]
+) -> mail.Outbox[Mail] | None:
     smtp = settings.smtp
     if smtp.host is not None and smtp.sender is not None:
-        return mail.Outbox(MailServer(reactor, smtp, settings.server.public_url).send, reactor)
+        return new_outbox(MailServer(reactor, smtp, settings.server.public_url).send, reactor)
     if smtp.host is None and smtp.mail_dir is not None:
-        return mail.Outbox(mail.MailFolder(reactor, Path(smtp.mail_dir), smtp.sender).send, reactor)
+        return new_outbox(mail.MailFolder(reactor, Path(smtp.mail_dir), smtp.sender).send, reactor)
     return None

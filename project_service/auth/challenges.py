@@ -16,6 +16,7 @@ import orjson
 from attrs import evolve, field, frozen
 
 from project_service import base64url
+from project_service.audit import Event, Origin
 from project_service.auth import errors
 from project_service.auth.context import Context
 from project_service.auth.mail import Outbox
@@ -27,12 +28,10 @@ from project_service.auth.values import (
     Answer,
     AuthCode,
     Email,
-    Event,
     IssuedSession,
     MailName,
     NewChallenge,
     NewSession,
-    Origin,
     Profile,
     Purpose,
     Redeemed,
@@ -214,6 +213,11 @@ class Challenges:
             return templates.compose(name, language, recipient, sent.token.text, lifetime, to_client)
 
         mailer.send_later(write)
+
+    @property
+    def outboxes(self) -> list[Outbox[Any]]:
+        """All by which mails leave."""
+        return [self.to_hook] if self.mailer is None else [self.mailer, self.to_hook]
 
     def require_mailer(self) -> None:
         """Raises ``email_not_configured``."""

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
+from project_service.audit import Event, Origin
 from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.tokens import MAX_BYTES, OpaqueToken, Randomness, Verifier
 from project_service.auth.values import (
     APP_METADATA,
     Account,
     Email,
-    Event,
     IssuedSession,
     Method,
     NewSession,
-    Origin,
     Profile,
     SignIn,
     User,

@@ -224,6 +224,15 @@ def insufficient_aal() -> ApiError:
     )
 
 
+def session_required() -> ApiError:
+    """The token was made with the service key to see what its user sees (``impersonation``)."""
+    return ApiError(
+        403,
+        "session_required",
+        "This access token was made by an operator to look at data. It has no session, which this needs.",
+    )
+
+
 def passkey_disabled() -> ApiError:
     return ApiError(404, "passkey_disabled", "Passkeys are switched off here (auth.passkeys).")
 

@@ -23,6 +23,7 @@ import segno
 from attrs import evolve, field, frozen
 
 from project_service import base64url
+from project_service.audit import Origin
 from project_service.auth import errors
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
@@ -31,15 +32,7 @@ from project_service.auth.relying_party import (
     CHALLENGE_LIFETIME,
     RelyingParty,
 )
-from project_service.auth.values import (
-    Factor,
-    FactorProof,
-    FactorType,
-    IssuedSession,
-    Origin,
-    OwnFactor,
-    email_of,
-)
+from project_service.auth.values import Factor, FactorProof, FactorType, IssuedSession, OwnFactor, email_of
 from project_service.errors import ApiError, validation_failed
 from project_service.http.caller import Claims
 from project_service.lifecycle import shielded

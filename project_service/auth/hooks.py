@@ -44,7 +44,7 @@ _REFUSAL = "This project refuses it."
 # The claims that say what a token is for, whom, and how they signed in. A hook may neither change them nor leave them
 # out.
 FIXED_CLAIMS = (
-    *("iss", "aud", "exp", "iat", "sub", "jti", "sid", "session_id", "aal", "amr", "is_anonymous"),
+    *("iss", "aud", "exp", "iat", "sub", "jti", "sid", "session_id", "aal", "amr", "act", "is_anonymous"),
 )
 # Those that it may change, but not leave out.
 _NEEDED_CLAIMS = ("role", "email", "phone")

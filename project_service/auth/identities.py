@@ -17,6 +17,7 @@ import orjson
 from attrs import asdict, evolve, frozen
 
 from project_service import base64url
+from project_service.audit import Event, Origin
 from project_service.auth import errors
 from project_service.auth.challenges import AUTH_CODE_LIFETIME, Asked, Challenges
 from project_service.auth.context import Context
@@ -29,10 +30,8 @@ from project_service.auth.values import (
     AuthCode,
     ByProvider,
     Email,
-    Event,
     IssuedSession,
     NewSession,
-    Origin,
     Proof,
     Redeemed,
     User,

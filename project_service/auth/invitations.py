@@ -7,10 +7,11 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from project_service.audit import Origin
 from project_service.auth import errors
 from project_service.auth.admin import Administration
 from project_service.auth.challenges import Asked, Challenges, Sent
-from project_service.auth.values import Account, Email, Origin, Profile, Purpose, email_of
+from project_service.auth.values import Account, Email, Profile, Purpose, email_of
 from project_service.errors import validation_failed
 from project_service.lifecycle import shielded
 

@@ -16,9 +16,10 @@ from attrs import frozen
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from project_service.audit import Event, Origin
 from project_service.auth.context import Context
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Email, Event, Limit, Origin, Outcome, Reservation
+from project_service.auth.values import Email, Limit, Outcome, Reservation
 from project_service.errors import rate_limited
 from project_service.http.head import address_block
 

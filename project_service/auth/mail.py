@@ -37,7 +37,12 @@ MAX_WAITING = 1000
 
 # A folder of mails keeps this many. They are small, and a run of tests may want to see all of its own.
 MAX_STORED = 1000
-_FILE_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.eml")
+# The names of their files, without ".eml".
+STORED_ID = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{8}")
+
+
+def _nobody(outcome: str) -> None:
+    """Nobody observes."""
 
 
 @define
@@ -46,7 +51,8 @@ class Outbox(Generic[T]):
     ``PAUSES``, unless it was rejected for good; while it waits for that, it neither delays others nor takes their
     room in the queue.
 
-    Mails are in memory only. If one is lost to a restart, its recipient has to ask for another.
+    Mails are in memory only. If one is lost to a restart, its recipient has to ask for another. ``observe`` is called
+    with what became of each try: "sent", "refused" if it is tried again, or "given_up".
     """
 
     log = Logger()
@@ -55,6 +61,7 @@ class Outbox(Generic[T]):
     clock: IReactorTime
     # Each with the pauses after which it may be tried again.
     _waiting: deque[tuple[Callable[[], T], tuple[float, ...]]] = field(factory=deque, init=False)
+    observe: Callable[[str], None] = field(default=_nobody, init=False)
     _sending: int = field(default=0, init=False)
     _pausing: int = field(default=0, init=False)
 
@@ -62,6 +69,7 @@ class Outbox(Generic[T]):
         """Have a mail composed and sent after this turn of the reactor. Failures are logged, not raised."""
         if len(self._waiting) >= MAX_WAITING:
             self.log.error("too many e-mails are waiting; one was dropped")
+            self.observe("given_up")
             return
         self._waiting.append((write, PAUSES))
         # Later, so that the response to the request takes no longer than one that causes no mail.
@@ -81,15 +89,22 @@ class Outbox(Generic[T]):
 
     async def _deliver(self, write: Callable[[], T], pauses: tuple[float, ...]) -> None:
         try:
-            # Composed here, since a template may fail too.
-            await self.send(write())
+            await self.deliver(write)
         except Exception as fault:
             self.log.warn("an e-mail was not accepted: {why}", why=why(fault))
             if pauses and self._pausing < MAX_WAITING and not is_final(fault):
                 self._pausing += 1
                 self.clock.callLater(pauses[0], self._again, write, pauses[1:])
+                self.observe("refused")
             else:
                 self.log.error("an e-mail was given up")
+                self.observe("given_up")
+        else:
+            self.observe("sent")
+
+    async def deliver(self, write: Callable[[], T]) -> None:
+        """Compose a mail and send it. Raises what ``send`` raises, and ``write``, since a template may fail too."""
+        await self.send(write())
 
     def _again(self, write: Callable[[], T], pauses: tuple[float, ...]) -> None:
         self._pausing -= 1
@@ -127,6 +142,15 @@ class MailFolder:
             one.unlink(missing_ok=True)
         return file
 
+    def newest(self, count: int, before: str | None = None) -> list[Path]:
+        """The files of so many mails, the newest first, or of those before the one with the id ``before``."""
+        files = self._mails()
+        return [one for one in reversed(files) if before is None or one.stem < before][:count]
+
+    def stored(self, mail_id: str) -> Path | None:
+        """The file that a mail with that id would have; None for what is no id."""
+        return self.path / f"{mail_id}.eml" if STORED_ID.fullmatch(mail_id) else None
+
     def empty(self) -> None:
         """Remove all mails. Other files stay. Raises ``OSError``."""
         for one in self._mails():
@@ -145,7 +169,11 @@ class MailFolder:
         """The files that are ours, the oldest first."""
         if not self.path.exists():
             return []
-        return sorted(one for one in self.path.iterdir() if _FILE_NAME.fullmatch(one.name))
+        return sorted(one for one in self.path.iterdir() if _is_ours(one))
+
+
+def _is_ours(path: Path) -> bool:
+    return path.suffix == ".eml" and STORED_ID.fullmatch(path.stem) is not None and path.is_file()
 
 
 def why(fault: BaseException) -> str:

@@ -124,7 +124,11 @@ class MailTemplates:
                 "variables": smtp.template_variables,
                 "site_url": auth.site_url or "",
             },
-            {"recovery": auth.recover_url, "confirmation": auth.verify_url},
+            {
+                "recovery": auth.recover_url,
+                "invitation": auth.recover_url,
+                "confirmation": auth.verify_url,
+            },
         )
         for name in NEEDED:
             if smtp.default_language not in templates.forms[name]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from project_service import base64url
+from project_service.audit import Event, Origin
 from project_service.auth import errors
 from project_service.auth.context import Context
 from project_service.auth.factors import check_name, require_factor
@@ -22,7 +23,7 @@ from project_service.auth.relying_party import (
     credential_id_of,
     user_of,
 )
-from project_service.auth.values import Event, IssuedSession, Origin, Passkey, Purpose
+from project_service.auth.values import IssuedSession, Passkey, Purpose
 from project_service.errors import session_revoked, validation_failed
 from project_service.http.caller import Claims
 from project_service.lifecycle import shielded

@@ -13,10 +13,13 @@ from typing import Any, Literal, TypeVar
 from attrs import evolve, frozen
 from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
 
+from project_service import audit
+from project_service.audit import AUDIT, RECORD, Event, Origin
 from project_service.auth import errors
 from project_service.auth.values import (
     ANSWERED,
     APP_METADATA,
+    FOR_PASSWORDS,
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
@@ -26,7 +29,6 @@ from project_service.auth.values import (
     ByProvider,
     Credential,
     Email,
-    Event,
     Factor,
     FactorProof,
     FactorType,
@@ -35,7 +37,6 @@ from project_service.auth.values import (
     Method,
     NewChallenge,
     NewSession,
-    Origin,
     Outcome,
     OwnFactor,
     Passkey,
@@ -55,14 +56,15 @@ from project_service.auth.values import (
 )
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
-from project_service.database.listener import AUTH_UPKEEP, Listener
+from project_service.database.listener import Listener
+from project_service.database.locks import AUTH_UPKEEP
 from project_service.database.pool import Pool, Transaction
 from project_service.errors import overloaded, session_revoked
 
 T = TypeVar("T")
 Change = Literal["insert", "update", "delete"]
 
-# The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
+# The columns that ``account_of`` and ``_user`` take, from a table or a subquery called u.
 USER = """u.id::text, coalesce(u.email, ''), u.created_at, u.metadata::text, u.raw_app_meta_data::text, u.updated_at,
     u.confirmed_at, u.last_login_at, u.is_anonymous"""
 USER_COLUMNS = 9
@@ -82,12 +84,6 @@ PROFILE = f"""{ACCOUNT},
     (select max(c.data ->> 'email') from auth.challenges c
         where c.user_id = u.id and c.purpose in ('email_change', 'email_change_current')),
     u.invited_at"""
-
-# Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.
-AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
-    select %(at)s, %(actor)s, {user_id}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
-        %(request_id)s"""
-RECORD = AUDIT.format(user_id="%(audit_user)s::uuid", result="%(result)s")
 
 # CTEs, to follow one called u that has the user's id, which insert a session and its first refresh token.
 ADD_SESSION = """s as (
@@ -320,7 +316,7 @@ update auth.challenges set data = data || '{"takes_over": true}' where purpose =
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
-where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
+where t.token_hash = %(digest)s and t.purpose = any(%(purposes)s) and t.expires_at > %(now)s
 """
 _PENDING = """
 select user_id::text, data::text from auth.challenges
@@ -686,8 +682,9 @@ class Repository:
     tested with a clock of the test's own. ``tests/fakes/auth.py`` has the same in memory.
 
     Ended sessions are read by ``listener`` if there is one, since its connection is there even if all of ``database``
-    are in use. Changes of users that fire triggers of the project use the connections of ``actor``, if there is one,
-    so that slow triggers keep nobody from signing in.
+    are in use. A method that ends sessions without returning them returns once the subscribers of ``listener`` have
+    been told of them. Changes of users that fire triggers of the project use the connections of ``actor``, if there
+    is one, so that slow triggers keep nobody from signing in.
     """
 
     database: Pool
@@ -726,30 +723,30 @@ class Repository:
                 app_metadata=_jsonb(app_metadata),
                 confirmed=confirmed,
                 **_session_params(session),
-                **_event_params(event),
+                **audit.params(event),
             )
         except UniqueViolation as refusal:
             # A trigger of the project's own may have met another key.
             if user_id is None or refusal.diag.constraint_name != "users_pkey":
                 raise
             raise errors.id_taken() from None
-        return _account(row)
+        return account_of(row)
 
     async def find_user(self, user_id: str) -> Account | None:
-        return _account(_first(await self.database.read(_FIND, (user_id,))))
+        return account_of(_first(await self.database.read(_FIND, (user_id,))))
 
     async def profile(self, user_id: str) -> Profile | None:
         """The account with the user's ways in."""
         return _profile(_first(await self.database.read(_FIND_PROFILE, (user_id,))))
 
     async def find_user_by_email(self, email: Email) -> Account | None:
-        return _account(_first(await self.database.read(_FIND_BY_EMAIL, (email.key,))))
+        return account_of(_first(await self.database.read(_FIND_BY_EMAIL, (email.key,))))
 
     async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
         """Users in the order in which they were created, those ``after`` the one created then with that id."""
         created, user_id = after or (None, None)
         rows = await self.database.query(_PAGE, {"after": created, "after_id": user_id, "limit": limit})
-        return [account for row in rows if (account := _account(row))]
+        return [account for row in rows if (account := account_of(row))]
 
     async def users_from(self, offset: int, limit: int) -> tuple[list[Profile], int]:
         """``limit`` users, the newest first, after ``offset`` others; and how many there are at all."""
@@ -757,15 +754,15 @@ class Repository:
         return [one for row in rows if row[1] is not None and (one := _profile(row[1:]))], rows[0][0]
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
-        params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
-        return _account(await self._changed("update", _SET_METADATA, **params))
+        params = {"id": user_id, "metadata": _jsonb(metadata), **audit.params(event)}
+        return account_of(await self._changed("update", _SET_METADATA, **params))
 
     async def revise(self, user_id: str, revise: Callable[[User], User], event: Event) -> Account | None:
         """Store the metadata, the ``app_metadata`` and ``confirmed_at`` that ``revise`` makes of the user as it is
         then, which no one else changes meanwhile. Raises what ``revise`` raises."""
 
         async def revised(transaction: Transaction) -> Account | None:
-            known = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+            known = account_of(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
             if known is None:
                 return None
             user = revise(known.user)
@@ -774,9 +771,9 @@ class Repository:
                 "metadata": _jsonb(user.metadata),
                 "app_metadata": _jsonb(user.app_metadata),
                 "confirmed_at": user.confirmed_at,
-                **_event_params(event),
+                **audit.params(event),
             }
-            return _account(_first(await transaction.query(_REVISE, params)))
+            return account_of(_first(await transaction.query(_REVISE, params)))
 
         return await self._pool_for("update").transaction(revised)
 
@@ -797,15 +794,20 @@ class Repository:
         """
         params: dict[str, Any] = {"id": user_id, "hash": password_hash.decode("ascii")}
         params["keep_sessions"] = keep_sessions
-        params |= {**_proof_params(proof), **_event_params(event)}
-        return _account(await self._changed("update", _SET_PASSWORD, **params))
+        params |= {**_proof_params(proof), **audit.params(event)}
+        row = await self._changed("update", _SET_PASSWORD, **params)
+        await self._announced()
+        return account_of(row)
 
     async def set_disabled(
         self, user_id: str, disabled: bool, event: Event, until: datetime | None = None
     ) -> Account | None:
         """Disable the user, which ends all sessions, for good or ``until`` then; or enable them again."""
         sql = _DISABLE if disabled else _ENABLE
-        return _account(await self._row(sql, id=user_id, keep=None, until=until, **_event_params(event)))
+        row = await self._row(sql, id=user_id, keep=None, until=until, **audit.params(event))
+        if disabled:
+            await self._announced()
+        return account_of(row)
 
     async def delete_user(
         self,
@@ -818,13 +820,15 @@ class Repository:
         """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``; or if it
         is none of ``unused_anonymous_users`` any more, where ``unused_since`` says since when. Raises
         ``user_in_use`` if rows of the project's own tables refer to the user."""
-        params = _proof_params(proof) | _event_params(event) | {"before": unused_since}
+        params = _proof_params(proof) | audit.params(event) | {"before": unused_since}
         try:
-            return await self._changed("delete", _DELETE, id=user_id, **params) is not None
+            row = await self._changed("delete", _DELETE, id=user_id, **params)
         except (ForeignKeyViolation, RestrictViolation, NotNullViolation):
             # The project's own tables may have foreign keys to auth.users, which decide on this; also those ``on
             # delete set null`` of columns that cannot be null.
             raise errors.user_in_use() from None
+        await self._announced()
+        return row is not None
 
     # Sessions and their refresh tokens.
 
@@ -839,7 +843,7 @@ class Repository:
             old_hash=account.password_hash.decode("ascii"),
             new_hash=None if new_hash is None else new_hash.decode("ascii"),
             **_session_params(session),
-            **_event_params(event),
+            **audit.params(event),
         )
         return _user(row)
 
@@ -898,7 +902,7 @@ class Repository:
         Returns their ids, each with the Unix time until which access tokens of it may be valid.
         """
         rows = await self.database.query(
-            _END, {"user_id": user_id, "only": only, "but": but, **_event_params(event)}
+            _END, {"user_id": user_id, "only": only, "but": but, **audit.params(event)}
         )
         return [(row[0], row[1]) for row in rows]
 
@@ -940,7 +944,7 @@ class Repository:
         )
         assert row is not None
         verdict, wait_seconds, mark, address_mark, *columns = row
-        account = None if columns[0] is None else _account(tuple(columns))
+        account = None if columns[0] is None else account_of(tuple(columns))
         return Reservation(verdict, wait_seconds, mark, "login", email.key, address, address_mark, account)
 
     async def record_outcome(
@@ -963,12 +967,16 @@ class Repository:
             "address_outcome": "released" if outcome == "cleared" else outcome,
         }
         if event is not None:
-            sql, params = f"{sql};\n{RECORD}", {**params, **_event_params(event)}
+            sql, params = f"{sql};\n{RECORD}", {**params, **audit.params(event)}
         await self.database.query(sql, params)
+
+    async def record(self, event: Event) -> None:
+        """Write an entry of the audit by itself."""
+        await audit.record(self.database, event)
 
     async def unlock(self, account: Account, event: Event) -> None:
         """Forget all attempts at the password of ``account``, those of its sessions too."""
-        await self.database.query(_UNLOCK, {"id": account.user.id, **_event_params(event)})
+        await self.database.query(_UNLOCK, {"id": account.user.id, **audit.params(event)})
 
     # Challenges.
 
@@ -994,14 +1002,16 @@ class Repository:
             data=_jsonb(challenge.data),
             expires=challenge.expires_at,
             pause=pause,
-            **_event_params(event),
+            **audit.params(event),
         )
         user = _user(row)
         return None if row is None or user is None else (user, row[USER_COLUMNS])
 
-    async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        """Whose token this is; it stays valid. None if it is not."""
-        return _user(await self._row(_OWNER, digest=digest, purpose=purpose, now=now))
+    async def owner_of_token(
+        self, digest: bytes, purposes: tuple[Purpose, ...], now: datetime
+    ) -> User | None:
+        """Whose token this is, of one of the purposes; it stays valid. None if it is not."""
+        return _user(await self._row(_OWNER, digest=digest, purposes=list(purposes), now=now))
 
     async def pending(
         self,
@@ -1017,21 +1027,24 @@ class Repository:
         return None if row is None else (row[0], json.loads(row[1]))
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        """Use up a recovery token: set the password and end all sessions. None if the token is not valid."""
+        """Use up a token of a recovery or an invitation: set the password and end all sessions. None if the token is
+        not valid."""
 
         async def reset(transaction: Transaction) -> User | None:
-            answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
+            answered = await _answered(transaction, Answer(FOR_PASSWORDS, digest), event.at)
             if answered is None:
                 return None
             account = await _locked(transaction, answered[1])
             owner = account.user
             if account.confirmed_at is None:
                 await transaction.query(_VOID_OTHER_WAYS, {"id": owner.id, "at": event.at})
-            params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
+            params = {"id": owner.id, "hash": password_hash.decode("ascii"), **audit.params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
 
-        return await self._pool_for("update").transaction(reset)
+        owner = await self._pool_for("update").transaction(reset)
+        await self._announced()
+        return owner
 
     async def redeem(
         self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
@@ -1050,7 +1063,7 @@ class Repository:
                 if answer.digest is None:
                     # For an address that nothing was sent to, too, so that both take the time of a commit.
                     wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
-                    await transaction.query(RECORD, _event_params(wrong))
+                    await transaction.query(RECORD, audit.params(wrong))
                 return None
             purpose, user_id, data = answered
             owner = await _locked(transaction, user_id)
@@ -1085,16 +1098,18 @@ class Repository:
             return Redeemed(purpose, user, data, started)
 
         try:
-            return await self._pool_for("update").transaction(redeemed)
+            found = await self._pool_for("update").transaction(redeemed)
         except UniqueViolation as refusal:
             raise _taken(refusal) from None
+        await self._announced()
+        return found
 
     async def change_email(self, user_id: str, email: Email, event: Event) -> Account | None:
         """Give the user another address, which counts as unconfirmed. Challenges that were sent to the old one are
         void. Raises ``email_taken``."""
-        params = {"id": user_id, "email": email.address, "email_key": email.key, **_event_params(event)}
+        params = {"id": user_id, "email": email.address, "email_key": email.key, **audit.params(event)}
         try:
-            return _account(await self._changed("update", _SET_EMAIL, **params))
+            return account_of(await self._changed("update", _SET_EMAIL, **params))
         except UniqueViolation as refusal:
             raise _taken(refusal) from None
 
@@ -1135,7 +1150,7 @@ class Repository:
             "secret": secret,
             "stale": stale,
             "maximum": maximum,
-            **_event_params(event),
+            **audit.params(event),
         }
 
         async def enrolled(transaction: Transaction) -> Row | None:
@@ -1203,7 +1218,7 @@ class Repository:
             "digest": renewed.digest,
             "expires": renewed.expires_at,
             "access_expires": renewed.access_expires_at,
-            **_event_params(event),
+            **audit.params(event),
         }
 
         async def proven(transaction: Transaction) -> Raised:
@@ -1227,7 +1242,7 @@ class Repository:
     async def delete_factors(self, user_id: str, event: Event, factor_id: str | None = None) -> int:
         """Delete the user's factors, or only that of ``factor_id``: how many there were. Sessions that were shown by
         it are not any more."""
-        params = {"user": user_id, "factor": factor_id, **_event_params(event)}
+        params = {"user": user_id, "factor": factor_id, **audit.params(event)}
 
         async def deleted(transaction: Transaction) -> Row | None:
             await transaction.query(_LOCK_ACTIVE, params)
@@ -1238,7 +1253,7 @@ class Repository:
 
     async def replace_recovery_codes(self, user_id: str, digests: list[bytes], event: Event) -> None:
         """Store the digests of the user's recovery codes, in place of all that there were."""
-        params = {"user": user_id, "digests": digests, **_event_params(event)}
+        params = {"user": user_id, "digests": digests, **audit.params(event)}
 
         async def replaced(transaction: Transaction) -> None:
             if not await transaction.query(_LOCK_ACTIVE, params):
@@ -1274,7 +1289,7 @@ class Repository:
             "user": passkey.user_id,
             "factor": None,
             **_credential_params(passkey.id, passkey.name, passkey.credential),
-            **_event_params(event),
+            **audit.params(event),
         }
 
         async def added(transaction: Transaction) -> None:
@@ -1290,12 +1305,12 @@ class Repository:
 
     async def rename_passkey(self, user_id: str, passkey_id: str, name: str, event: Event) -> Passkey | None:
         """The passkey with its new name; None if the user has no such passkey."""
-        params = {"user": user_id, "key": passkey_id, "name": name, **_event_params(event)}
+        params = {"user": user_id, "key": passkey_id, "name": name, **audit.params(event)}
         row = await self._row(_RENAME_PASSKEY, **params)
         return None if row is None else _passkey(row)
 
     async def delete_passkey(self, user_id: str, passkey_id: str, event: Event) -> bool:
-        params = {"user": user_id, "key": passkey_id, **_event_params(event)}
+        params = {"user": user_id, "key": passkey_id, **audit.params(event)}
         return await self._row(_DELETE_PASSKEY, **params) is not None
 
     async def begin_by_passkey(self, passkey: Passkey, session: NewSession, event: Event) -> User | None:
@@ -1360,7 +1375,9 @@ class Repository:
                 return Redeemed("oauth", account.user, {})
             return await _let_in(transaction, account, session, auth_code, evolve(event, action=action))
 
-        return await self._meeting(entered)
+        redeemed = await self._meeting(entered)
+        await self._announced()
+        return redeemed
 
     async def link(
         self, who: ByProvider, proof: Proof, session: NewSession, auth_code: AuthCode | None, event: Event
@@ -1381,7 +1398,7 @@ class Repository:
         }
 
         async def linked(transaction: Transaction) -> Redeemed:
-            account = _account(_first(await transaction.query(_FIND_BY_SESSION_AND_LOCK, params)))
+            account = account_of(_first(await transaction.query(_FIND_BY_SESSION_AND_LOCK, params)))
             if account is None:
                 raise session_revoked()
             await transaction.query(_ADD_IDENTITY, params)
@@ -1411,7 +1428,7 @@ class Repository:
                 raise errors.last_identity()
             if known[identity_id] == "email":
                 raise errors.address_identity()
-            await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **_event_params(event)})
+            await transaction.query(_REMOVE_IDENTITY, {"identity": identity_id, **audit.params(event)})
 
         await self._pool_for("update").transaction(unlinked)
 
@@ -1475,6 +1492,12 @@ class Repository:
         """As ``_row``, for an insert, update or delete of a user, which triggers of the project may be about."""
         return _first(await self._pool_for(change).query(sql, params))
 
+    async def _announced(self) -> None:
+        """Sessions may have ended: returns when this process knows of it, so that whoever is told that it is done
+        does not get through with their tokens any more."""
+        if self.listener is not None:
+            await self.listener.catch_up()
+
     def _pool_for(self, *changes: Change) -> Pool:
         if self.actor is None:
             return self.database
@@ -1517,7 +1540,7 @@ async def _use_proof(transaction: Transaction, proof: FactorProof, params: dict[
 
 
 async def _locked(transaction: Transaction, user_id: str) -> Account:
-    account = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+    account = account_of(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
     assert account is not None
     return account
 
@@ -1526,7 +1549,7 @@ async def _entered(
     transaction: Transaction, user_id: str, session: NewSession | None, event: Event, *, proven: bool
 ) -> User | None:
     """The user, whose ``session`` has started if there is one; None if the user is gone or disabled."""
-    params = {"id": user_id, "proven": proven, **_session_params(session), **_event_params(event)}
+    params = {"id": user_id, "proven": proven, **_session_params(session), **audit.params(event)}
     return _user(_first(await transaction.query(_ENTER, params)))
 
 
@@ -1569,10 +1592,10 @@ async def _account_by_provider(
 ) -> tuple[Account, str] | None:
     """Whose account it is that somebody came to by a provider, and what that is called in the audit; None if it would
     be a new one, which must not be made. Raises ``address_taken``, ``user_disabled`` and ``_Again``."""
-    account = _account(_first(await transaction.query(_FIND_BY_IDENTITY_AND_LOCK, params)))
+    account = account_of(_first(await transaction.query(_FIND_BY_IDENTITY_AND_LOCK, params)))
     action, is_known = "login_by_provider", account is not None
     if account is None and who.email is not None:
-        account = _account(_first(await transaction.query(_FIND_BY_EMAIL_AND_LOCK, params)))
+        account = account_of(_first(await transaction.query(_FIND_BY_EMAIL_AND_LOCK, params)))
         if account is not None and not who.is_verified:
             raise errors.address_taken()
         action = "join_identity"
@@ -1589,10 +1612,10 @@ async def _account_by_provider(
             "app_metadata": _jsonb({"provider": who.provider, "providers": [who.provider]}),
             "confirmed": who.email is not None and who.is_verified,
             **_session_params(None),
-            **_event_params(evolve(event, action="signup_by_provider")),
+            **audit.params(evolve(event, action="signup_by_provider")),
         }
         account, action = (
-            _account(_first(await transaction.query(_CREATE, {**params, **new}))),
+            account_of(_first(await transaction.query(_CREATE, {**params, **new}))),
             "login_by_provider",
         )
         if account is None:
@@ -1636,7 +1659,7 @@ def _user(row: Row | None) -> User | None:
     return User(user_id, email, created_at, load_metadata(metadata), load_metadata(app_metadata), *more)
 
 
-def _account(row: Row | None) -> Account | None:
+def account_of(row: Row | None) -> Account | None:
     """The account in the columns ``ACCOUNT``, or None without a row."""
     user = _user(row)
     if row is None or user is None:
@@ -1647,7 +1670,7 @@ def _account(row: Row | None) -> Account | None:
 
 def _profile(row: Row | None) -> Profile | None:
     """The profile in the columns ``PROFILE``, or None without a row."""
-    account = _account(row)
+    account = account_of(row)
     if row is None or account is None:
         return None
     identities, factors, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
@@ -1714,20 +1737,6 @@ def _identity_params(who: ByProvider) -> dict[str, Any]:
         "subject": who.subject,
         "email_key": None if who.email is None else who.email.key,
         "data": _jsonb(who.data),
-    }
-
-
-def _event_params(event: Event) -> dict[str, Any]:
-    return {
-        "at": event.at,
-        "actor": event.actor,
-        "audit_user": event.user_id,
-        "audit_email": event.email,
-        "action": event.action,
-        "result": event.result,
-        "address": event.origin.address,
-        "user_agent": event.origin.user_agent,
-        "request_id": event.origin.request_id,
     }
 
 

@@ -1,4 +1,4 @@
-"""The endpoints of authentication: of end users below ``/auth``, and of operators below ``/admin/users``.
+"""The endpoints of authentication for end users, below ``/auth``; those of operators are in ``admin_routes``.
 
 Each endpoint stands with what ``/openapi.json`` says of it; the models of bodies stand above the endpoints.
 """
@@ -11,31 +11,17 @@ from typing import Any
 
 from attrs import AttrsInstance, evolve, frozen
 
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
-from project_service.auth.admin import (
-    MAX_IMPORTED_COST,
-    MAX_PAGE_SIZE,
-    PAGE_SIZE,
-    Administration,
-    imported_hash,
-    imported_id,
-)
 from project_service.auth.passwords import MAX_BYTES as PASSWORD_MAX_BYTES
 from project_service.auth.sessions import SCOPES, SessionService
 from project_service.auth.tokens import Verifier
-from project_service.auth.values import (
-    EMAIL_MAX_BYTES,
-    METADATA_MAX_BYTES,
-    IssuedSession,
-    Origin,
-    check_metadata,
-)
+from project_service.auth.values import EMAIL_MAX_BYTES, METADATA_MAX_BYTES, IssuedSession, check_metadata
 from project_service.errors import ApiError, authentication_required, rate_limited
 from project_service.http.caller import BearerDemand, Claims, KeyDemand
 from project_service.http.describe import (
     BOOLEAN,
-    COUNT,
     JSON,
     LOCATION,
     MOMENT,
@@ -51,17 +37,15 @@ from project_service.http.describe import (
     in_path,
     obj,
 )
-from project_service.http.json_body import FLAG, TEXT, Kind, body_of, member, text
+from project_service.http.json_body import TEXT, Kind, body_of, member, text
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, envelope, json_reply
 from project_service.http.routing import H, endpoint
 
-TAG, ADMIN_TAG = "authentication", "users"
+TAG = "authentication"
 # The admission class of requests that hash a password.
 PASSWORDS = "passwords"
 CHANGES = "accounts"
-# How much of a User-Agent the audit and the list of sessions keep.
-USER_AGENT_CHARACTERS = 256
 
 # Values in requests and responses.
 
@@ -74,10 +58,6 @@ PASSWORD = text(
         "UTF-8.",
     }
 )
-PASSWORD_HASH = Kind(
-    {"type": "string", "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {MAX_IMPORTED_COST}."},
-    imported_hash,
-)
 METADATA = Kind(
     {
         "type": ["object", "null"],
@@ -85,23 +65,14 @@ METADATA = Kind(
     },
     check_metadata,
 )
-_USER: Mapping[str, Schema] = {
+USER_MEMBERS: Mapping[str, Schema] = {
     "id": UUID,
     # Empty for who has none: somebody anonymous, or whose provider tells none.
     "email": {"anyOf": [EMAIL, {"const": ""}]},
     "created_at": MOMENT,
     "metadata": {"type": "object"},
 }
-USER = Named("User", exactly(**_USER))
-ADMIN_USER = Named(
-    "AdminUser",
-    exactly(
-        **_USER,
-        disabled=BOOLEAN,
-        email_confirmed=BOOLEAN,
-        last_login_at={"type": ["string", "null"], "format": "date-time"},
-    ),
-)
+USER = Named("User", exactly(**USER_MEMBERS))
 SESSION = Named(
     "Session",
     exactly(
@@ -112,48 +83,42 @@ SESSION = Named(
         token_type={"const": "Bearer"},
     ),
 )
-LISTED_SESSION = Named(
-    "ListedSession",
-    exactly(
-        id=UUID,
-        created_at=MOMENT,
-        refreshed_at=MOMENT,
-        expires_at=MOMENT,
-        user_agent=STRING,
-        address=STRING,
-        current=BOOLEAN,
-    ),
-)
+SESSION_MEMBERS: Mapping[str, Schema] = {
+    "id": UUID,
+    "created_at": MOMENT,
+    "refreshed_at": MOMENT,
+    "expires_at": MOMENT,
+    "user_agent": STRING,
+    "address": STRING,
+}
+LISTED_SESSION = Named("ListedSession", exactly(**SESSION_MEMBERS, current=BOOLEAN))
 _KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
 JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
 
 # Errors of the endpoints where a password can be guessed, and of those that send an e-mail.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
 # Wherever a user or a token is made, a hook of the project may refuse or fail.
-_HOOKED = (errors.hook_refused(403, "why"), errors.hook_failed())
+HOOKED = (errors.hook_refused(403, "why"), errors.hook_failed())
 _MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
-_WEAK = errors.weak_password("why")
-_UNKNOWN_USER = errors.user_not_found()
+WEAK = errors.weak_password("why")
 
 
 def _enveloped(data: Schema | Named) -> Schema:
     return exactly(data=data, error={"type": "null"})
 
 
-def _answer(summary: str, data: Schema | Named) -> Answer:
+def answer(summary: str, data: Schema | Named) -> Answer:
     return Answer(200, summary, {JSON: _enveloped(data)}, {"Cache-Control": "no-store"})
 
 
-def _created(summary: str, data: Schema | Named) -> Answer:
-    return evolve(_answer(summary, data), status=201, headers={"Cache-Control": "no-store", **LOCATION})
+def created(summary: str, data: Schema | Named) -> Answer:
+    return evolve(answer(summary, data), status=201, headers={"Cache-Control": "no-store", **LOCATION})
 
 
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
 # Bodies.
-
-_IMPORTED_ID = "Of an imported user, who keeps it. A new one by default."
 
 
 @frozen
@@ -207,44 +172,29 @@ class UserDeletion:
     current_password: str = member(TEXT)
 
 
-@frozen
-class NewUser:
-    email: str = member(text(EMAIL))
-    id: str | None = member(Kind(UUID, imported_id), default=None, schema={"description": _IMPORTED_ID})
-    password: str | None = member(PASSWORD, default=None)
-    password_hash: bytes | None = member(PASSWORD_HASH, default=None)
-    metadata: Mapping[str, Any] = member(METADATA, default={})
-    email_confirmed: bool = member(FLAG, default=True, schema={"default": True})
-
-
-@frozen
-class AdminChanges:
-    disabled: bool | None = member(FLAG, default=None)
-    password: str | None = member(PASSWORD, default=None)
-    metadata: Mapping[str, Any] | None = member(METADATA, default=None)
-
-
 # What handlers share.
 
 
-def origin_of(request: Request) -> Origin:
-    agent = (request.headers.text(b"user-agent") or "")[:USER_AGENT_CHARACTERS].replace("\0", "")
-    languages = request.headers.text(b"accept-language") or ""
-    return Origin(request.client_address, agent, request.request_id, languages)
-
-
 def signed_in(request: Request) -> Claims:
-    """The claims of the caller's access token. Raises ``authentication_required`` if there is only a project key."""
+    """The claims of the caller's access token, which belongs to a session. Raises ``authentication_required`` if
+    there is only a project key, and ``session_required``."""
     if request.caller.user is None:
         raise authentication_required()
-    return request.caller.user
+    return of_session(request.caller.user)
+
+
+def of_session(claims: Claims) -> Claims:
+    """``claims``. Raises ``session_required`` for those of a token that was made to see what its user sees."""
+    if claims.impersonates:
+        raise errors.session_required()
+    return claims
 
 
 def token_reply(data: Mapping[str, Any], status: int = 200, *more: tuple[str, str]) -> Reply:
     return envelope(data, status, (NO_STORE, *more))
 
 
-def _declare(
+def declare(
     method: str,
     url: str,
     name: str,
@@ -261,16 +211,16 @@ def _declare(
     """An endpoint. ``hashes`` marks those that may hash a password, and ``changes`` those that make, change or delete
     a user, on which triggers of the project may take long; ``more`` is the rest of ``Operation``."""
     operation = Operation(name, tag, summary, answers, body=body_of(body) if body else None, **more)
+    if bearer == "required":
+        operation = evolve(operation, errors=(*operation.errors, errors.session_required()))
     admission = CHANGES if changes else PASSWORDS if hashes else None
     return endpoint(method, url, operation, key=key, bearer=bearer, admission=admission)
 
 
 # For everybody: it needs no bearer token, and must not fail if a client sends an expired one by default.
-_public = partial(_declare, "POST", bearer="own")
+_public = partial(declare, "POST", bearer="own")
 # For signed-in users.
-_own = partial(_declare, bearer="required")
-# For operators, with the service key.
-_admin = partial(_declare, tag=ADMIN_TAG, key="service", bearer="own")
+_own = partial(declare, bearer="required")
 
 
 @frozen
@@ -282,14 +232,14 @@ class AuthRoutes:
         "/auth/signup",
         "signUp",
         "Make a user and a first session",
-        _created("The new user's session", SESSION),
-        _answer(
+        created("The new user's session", SESSION),
+        answer(
             "With auth.confirm_email: the user must first post the token that was e-mailed to /auth/verify",
             exactly(user=USER, session={"type": "null"}),
         ),
         body=SignUp,
         changes=True,
-        errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED, *_HOOKED),
+        errors=(errors.email_taken(), WEAK, errors.signup_disabled(), *_MAILED, *HOOKED),
     )
     async def sign_up(self, request: Request) -> Reply:
         body = await request.read_json(SignUp)
@@ -302,10 +252,10 @@ class AuthRoutes:
         "/auth/login",
         "logIn",
         "Begin a session",
-        _answer("The session", SESSION),
+        answer("The session", SESSION),
         body=LogIn,
         hashes=True,
-        errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed(), *_HOOKED),
+        errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed(), *HOOKED),
     )
     async def log_in(self, request: Request) -> Reply:
         body = await request.read_json(LogIn)
@@ -316,9 +266,9 @@ class AuthRoutes:
         "/auth/refresh",
         "refreshSession",
         "Exchange a refresh token for the next tokens of its session",
-        _answer("The session with its next tokens", SESSION),
+        answer("The session with its next tokens", SESSION),
         body=Refresh,
-        errors=(errors.invalid_refresh_token(), errors.refresh_token_reused(), *_HOOKED),
+        errors=(errors.invalid_refresh_token(), errors.refresh_token_reused(), *HOOKED),
     )
     async def refresh(self, request: Request) -> Reply:
         body = await request.read_json(Refresh)
@@ -346,7 +296,7 @@ class AuthRoutes:
         NOTHING,
         body=Reset,
         hashes=True,
-        errors=(errors.invalid_one_time_token(), _WEAK),
+        errors=(errors.invalid_one_time_token(), WEAK),
     )
     async def reset(self, request: Request) -> Reply:
         body = await request.read_json(Reset)
@@ -357,9 +307,9 @@ class AuthRoutes:
         "/auth/verify",
         "verifyEmail",
         "Confirm an address with an e-mailed token",
-        _answer("The session of its owner", SESSION),
+        answer("The session of its owner", SESSION),
         body=Verify,
-        errors=(errors.invalid_one_time_token(), *_HOOKED),
+        errors=(errors.invalid_one_time_token(), *HOOKED),
     )
     async def verify(self, request: Request) -> Reply:
         body = await request.read_json(Verify)
@@ -397,7 +347,7 @@ class AuthRoutes:
         await self.sessions.log_out(signed_in(request), request.query_value("scope"), origin_of(request))
         return envelope(None)
 
-    @_own("GET", "/auth/user", "readUser", "Who is signed in", _answer("The user", exactly(user=USER)))
+    @_own("GET", "/auth/user", "readUser", "Who is signed in", answer("The user", exactly(user=USER)))
     async def read_user(self, request: Request) -> Reply:
         user = await self.accounts.read(signed_in(request))
         return token_reply({"user": user.view()})
@@ -407,10 +357,10 @@ class AuthRoutes:
         "/auth/user",
         "changeUser",
         "Change the password (the other sessions end), the metadata, or both",
-        _answer("The user as it is now", exactly(user=USER)),
+        answer("The user as it is now", exactly(user=USER)),
         body=UserChanges,
         changes=True,
-        errors=(*_GUESSED, _WEAK, errors.insufficient_aal()),
+        errors=(*_GUESSED, WEAK, errors.insufficient_aal()),
         details="A new password needs current_password, and a second factor if the user has one.",
     )
     async def change_user(self, request: Request) -> Reply:
@@ -442,12 +392,12 @@ class AuthRoutes:
         "/auth/sessions",
         "listSessions",
         "The user's sessions, the newest first",
-        _answer("The sessions", exactly(sessions=array(LISTED_SESSION))),
+        answer("The sessions", exactly(sessions=array(LISTED_SESSION))),
     )
     async def list_sessions(self, request: Request) -> Reply:
         caller = signed_in(request)
         sessions = await self.sessions.list_own(caller)
-        return token_reply({"sessions": [session.view(caller.sid) for session in sessions]})
+        return token_reply({"sessions": [session.own_view(caller.sid) for session in sessions]})
 
     @_own(
         "DELETE",
@@ -485,128 +435,3 @@ class KeyRoutes:
         """Caches may keep the response for a short time only, because a new key signs as soon as it is loaded."""
         keys = self.verifier.issuer.keys.published()
         return json_reply(keys, headers=(("Cache-Control", "public, max-age=300"),))
-
-
-# Operators.
-
-_ONE = (in_path("user_id", "The user's id or e-mail address."),)
-_ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
-
-
-@frozen
-class AdminRoutes:
-    """For the service key only."""
-
-    administration: Administration
-
-    @_admin(
-        "GET",
-        "/admin/users",
-        "listUsers",
-        "Users in the order they were made",
-        _answer(
-            "A page",
-            exactly(
-                users=array(ADMIN_USER),
-                next_cursor={"type": ["string", "null"], "description": "null on the last page."},
-            ),
-        ),
-        parameters=(
-            Parameter("cursor", "next_cursor of the page before."),
-            Parameter(
-                "limit",
-                f"Users on a page, {PAGE_SIZE} by default.",
-                {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": PAGE_SIZE},
-            ),
-        ),
-    )
-    async def list_users(self, request: Request) -> Reply:
-        page = await self.administration.page(request.query_value("cursor"), request.query_value("limit"))
-        users = [account.view() for account in page.accounts]
-        return token_reply({"users": users, "next_cursor": page.next_cursor})
-
-    @_admin(
-        "POST",
-        "/admin/users",
-        "createUser",
-        "Make a user with a password, an imported bcrypt hash, or neither (who then recovers one)",
-        _created("The new user", exactly(user=ADMIN_USER)),
-        body=NewUser,
-        changes=True,
-        errors=(errors.email_taken(), errors.id_taken(), _WEAK),
-    )
-    async def create_user(self, request: Request) -> Reply:
-        body = await request.read_json(NewUser)
-        account = await self.administration.create(
-            body.email,
-            origin_of(request),
-            user_id=body.id,
-            password=body.password,
-            password_hash=body.password_hash,
-            metadata=body.metadata,
-            confirmed=body.email_confirmed,
-        )
-        location = request.location(f"/admin/users/{account.user.id}")
-        return token_reply({"user": account.view()}, 201, location)
-
-    @_admin(
-        "GET",
-        "/admin/users/<user_id>",
-        "showUser",
-        "One user",
-        _ONE_USER,
-        parameters=_ONE,
-        errors=(_UNKNOWN_USER,),
-    )
-    async def show_user(self, request: Request) -> Reply:
-        account = await self.administration.find(request.path_args["user_id"])
-        return token_reply({"user": account.view()})
-
-    @_admin(
-        "PATCH",
-        "/admin/users/<user_id>",
-        "updateUser",
-        "Disable a user or set the password (either ends every session), or set the metadata",
-        _ONE_USER,
-        parameters=_ONE,
-        body=AdminChanges,
-        changes=True,
-        errors=(_UNKNOWN_USER, _WEAK),
-    )
-    async def update_user(self, request: Request) -> Reply:
-        body = await request.read_json(AdminChanges)
-        account = await self.administration.change(
-            request.path_args["user_id"],
-            origin_of(request),
-            disabled=body.disabled,
-            password=body.password,
-            metadata=body.metadata,
-        )
-        return token_reply({"user": account.view()})
-
-    @_admin(
-        "DELETE",
-        "/admin/users/<user_id>",
-        "removeUser",
-        "Delete a user",
-        NOTHING,
-        parameters=_ONE,
-        errors=(_UNKNOWN_USER, errors.user_in_use()),
-        changes=True,
-    )
-    async def remove_user(self, request: Request) -> Reply:
-        await self.administration.delete(request.path_args["user_id"], origin_of(request))
-        return envelope(None)
-
-    @_admin(
-        "DELETE",
-        "/admin/users/<user_id>/sessions",
-        "endUserSessions",
-        "End every session of a user",
-        _answer("How many there were", exactly(ended=COUNT)),
-        parameters=_ONE,
-        errors=(_UNKNOWN_USER,),
-    )
-    async def end_user_sessions(self, request: Request) -> Reply:
-        ended = await self.administration.end_sessions(request.path_args["user_id"], origin_of(request))
-        return token_reply({"ended": ended})

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from project_service.audit import Event, Origin
 from project_service.auth import errors
 from project_service.auth.context import Context
 from project_service.auth.tokens import OPAQUE_BYTES, OpaqueToken
-from project_service.auth.values import Event, IssuedSession, Origin, SessionInfo
+from project_service.auth.values import IssuedSession, SessionInfo
 from project_service.errors import validation_failed
 from project_service.http.caller import Claims
 

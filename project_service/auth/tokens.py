@@ -11,6 +11,7 @@ import hmac
 import json
 import math
 import secrets
+import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
@@ -44,6 +45,8 @@ ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
 _TYPES = {"ES256": "EC", "HS256": "oct", "RS256": "RSA", "EdDSA": "OKP"}
 # The members that make a public key. With "kty" they make its thumbprint (RFC 7638 section 3.2, RFC 8037 section 2).
 _PUBLIC = {"EC": ("crv", "x", "y"), "RSA": ("n", "e"), "OKP": ("crv", "x")}
+# The end of the year 9999, in Unix seconds.
+_MAX_TIME = 253_402_300_799
 # The least lengths that RFC 7518 allows (sections 3.2 and 3.3).
 _MIN_HMAC_BYTES, _MIN_RSA_BITS = 32, 2048
 _MAKERS: Mapping[str, Callable[[], dict[str, Any]]] = {
@@ -61,13 +64,15 @@ class KeySetError(ConfigurationError):
 @frozen
 class Key:
     """One key. ``private`` signs; it is None if only the public half is known. ``public`` verifies. ``public_jwk`` is
-    what is published; None for a shared secret."""
+    what is published; None for a shared secret. ``created_at`` is when it was made, in Unix seconds, if the file says
+    so."""
 
     kid: str
     algorithm: str
     public: Any = field(repr=False, eq=False)
     private: Any = field(repr=False, eq=False)
     public_jwk: Mapping[str, str] | None = field(repr=False)
+    created_at: int | None = None
 
     def secret_for(self, purpose: bytes) -> bytes:
         """A secret that follows from ``private`` (RFC 5869), another one for each purpose. It is not the key itself,
@@ -106,13 +111,13 @@ class KeySet:
         return {"keys": [dict(key.public_jwk) for key in self.keys if key.public_jwk is not None]}
 
 
-def generate(algorithm: str) -> dict[str, str]:
+def generate(algorithm: str) -> dict[str, Any]:
     """A new private JWK for one of ``ALGORITHMS``. Its ``kid`` is its thumbprint (RFC 7638), or random for a shared
-    secret."""
+    secret. ``iat`` is when it was made, in Unix seconds."""
     jwk = _MAKERS[algorithm]()
     jwk.pop("key_ops", None)
     kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(jwk)
-    return {**jwk, "alg": algorithm, "use": "sig", "kid": kid}
+    return {**jwk, "alg": algorithm, "use": "sig", "kid": kid, "iat": int(time.time())}
 
 
 def rotated(text: str | bytes | None, algorithm: str, keep: int = 2) -> str:
@@ -167,13 +172,15 @@ def _key(jwk: dict[str, Any], position: int) -> Key:
     kid = jwk.get("kid") or _thumbprint(jwk)
     if not isinstance(kid, str):
         raise KeySetError(f"{where}: kid is not a string")
+    made = jwk.get("iat")
+    created_at = made if isinstance(made, int) and 0 <= made <= _MAX_TIME else None
     if algorithm == "HS256":
-        return Key(kid, algorithm, parsed.key, parsed.key, None)
+        return Key(kid, algorithm, parsed.key, parsed.key, None, created_at)
     public_jwk = {name: jwk[name] for name in _PUBLIC[jwk["kty"]]}
     public_jwk |= {"kty": jwk["kty"], "alg": algorithm, "use": "sig", "kid": kid}
     if "d" not in jwk:
-        return Key(kid, algorithm, parsed.key, None, public_jwk)
-    return Key(kid, algorithm, parsed.key.public_key(), parsed.key, public_jwk)
+        return Key(kid, algorithm, parsed.key, None, public_jwk, created_at)
+    return Key(kid, algorithm, parsed.key.public_key(), parsed.key, public_jwk, created_at)
 
 
 def _refuse_weak(where: str, algorithm: str, key: Any) -> None:
@@ -200,11 +207,24 @@ def create_keys(path: Path, algorithm: str) -> bool:
     return files.create(path, rotated(None, algorithm).encode())
 
 
-def replace_keys(path: Path, text: str) -> None:
-    """Replace the file by another JWK Set, of ``rotated``, ``announced`` or ``promoted``. Raises ``KeySetError`` if
-    it cannot be used."""
-    KeySet.parse(text)
-    files.replace(path, text.encode())
+def change_keys(
+    path: Path, algorithm: str, keep: int = 2, *, announce: bool = False, kid: str | None = None
+) -> KeySet:
+    """Let another key sign, with ``keep`` of the others: a new one, or that of the file which is ``kid``; or
+    ``announce`` a new one. Returns the keys in the file then. Of several changes at once none is lost.
+
+    Raises ``OSError``, and ``KeySetError`` if there is no such key or the file cannot be used.
+    """
+    with files.held(path) as old:
+        if kid is not None:
+            text = promoted(old, kid, keep)
+        elif announce:
+            text = announced(old, algorithm, keep)
+        else:
+            text = rotated(old, algorithm, keep)
+        keys = KeySet.parse(text)
+        files.replace(path, text.encode())
+    return keys
 
 
 def load_keys(path: Path) -> KeySet:

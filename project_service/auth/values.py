@@ -13,6 +13,7 @@ import orjson
 from attrs import field, frozen
 from email_validator import EmailNotValidError
 
+from project_service.audit import Origin
 from project_service.email_addresses import validated
 from project_service.errors import validation_failed
 from project_service.http.json_body import fits_64_bits, read_document
@@ -25,7 +26,6 @@ METADATA_MAX_BYTES = 16 * 1024
 APP_METADATA_MAX_BYTES = 1536
 # What a new user's ``app_metadata`` says: how the user signs in.
 APP_METADATA: Mapping[str, Any] = {"provider": "email", "providers": ["email"]}
-Actor = Literal["anonymous", "user", "service", "operator"]
 Verdict = Literal["free", "busy", "refused"]
 Outcome = Literal["failed", "released", "cleared"]
 # What is e-mailed, each with a template of its name.
@@ -65,6 +65,8 @@ ANSWERED: Mapping[Purpose, tuple[Method, str]] = {
     "email_change_current": ("otp", "change_email"),
     "reauthentication": ("otp", "reauthenticate"),
 }
+# The purposes of what a new password can be set with.
+FOR_PASSWORDS: tuple[Purpose, ...] = ("recovery", "invitation")
 # The purposes of a change of address, each with the one that the other address confirms.
 OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
@@ -337,7 +339,7 @@ class Profile:
 
 @frozen
 class SessionInfo:
-    """One session in a user's own list."""
+    """One session of a user that goes on."""
 
     id: str
     created_at: datetime
@@ -346,9 +348,12 @@ class SessionInfo:
     user_agent: str
     address: str
 
-    def view(self, current: str) -> dict[str, Any]:
-        """The session as ``/auth/sessions`` shows it. ``current`` is the id of the session that makes the request,
-        which is marked."""
+    def own_view(self, current: str) -> dict[str, Any]:
+        """The session as ``/auth/sessions`` shows it to its user. ``current`` is the id of the session that makes the
+        request, which is marked."""
+        return {**self.view(), "current": self.id == current}
+
+    def view(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "created_at": timestamp(self.created_at),
@@ -356,7 +361,6 @@ class SessionInfo:
             "expires_at": timestamp(self.expires_at),
             "user_agent": self.user_agent,
             "address": self.address,
-            "current": self.id == current,
         }
 
 
@@ -382,34 +386,7 @@ class IssuedSession:
         }
 
 
-@frozen
-class Origin:
-    """Where a request came from, for the limits, the list of sessions and the audit. ``languages`` is its
-    ``Accept-Language``, for e-mails, and ``captcha_token`` what its client has to show for a captcha, for hooks; they
-    are not stored."""
-
-    address: str = ""
-    user_agent: str = ""
-    request_id: str = ""
-    languages: str = ""
-    captcha_token: str = field(default="", repr=False)
-
-
 # What the repository takes and gives.
-
-
-@frozen
-class Event:
-    """An entry of the audit: who did what to whom, from where, and with what result ("ok" or the code of an
-    error)."""
-
-    at: datetime
-    action: str
-    result: str = "ok"
-    actor: Actor = "anonymous"
-    user_id: str | None = None
-    email: str | None = None
-    origin: Origin = field(factory=Origin)
 
 
 @frozen

@@ -19,10 +19,12 @@ from project_service import __version__
 
 # Where each command is defined, and what `--help` says about it.
 COMMANDS = {
+    "alerts": ("samples:alerts", "Print alerts for Prometheus."),
     "auth": ("auth:auth", "Providers by which users sign in: what is wrong with them."),
     "bucket": ("bucket:bucket", "Buckets: who may read them and what they accept."),
     "check": ("check:check", "Try every database, the store and the mail server, and report what is wrong."),
     "config": ("samples:config", "Print every setting with its default and what it does."),
+    "dashboard": ("samples:dashboard", "Print a dashboard for Grafana."),
     "dsn": ("database:dsn", "Print a database's connection string."),
     "env": ("keys:env", 'Address and keys for a shell: eval "$(project-service env)".'),
     "extension": ("extension:extension", "Extensions of the embedded PostgreSQL."),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from project_service.audit import Event
 from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_project
 from project_service.errors import ApiError
@@ -118,6 +120,10 @@ def _line(one: Bucket) -> str:
     return f"{one.name:<30} {one.rules.visibility:<8} {counters}  {rules}".rstrip()
 
 
+def _by_operator(action: str, subject: str) -> Event:
+    return Event(datetime.now(UTC), action, actor="operator", subject=subject)
+
+
 def _buckets(project: Project) -> Buckets:
     """Buckets without a store, so that an embedded one need not be started."""
     return Buckets(BucketRows(project.pool), project.reactor)
@@ -138,7 +144,7 @@ def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> N
     wanted = {**both, **_changes(**given)}
 
     async def operation(project: Project) -> None:
-        created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)))
+        created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)), _by_operator)
         invocation.show(created.as_json(), _line(created))
 
     invocation.run(operation)
@@ -161,7 +167,7 @@ def update(invocation: Invocation, name: str, **given: Any) -> None:
     wanted = _changes(**given)
 
     async def operation(project: Project) -> None:
-        changed = await _buckets(project).change(name, parse_rules(wanted))
+        changed = await _buckets(project).change(name, parse_rules(wanted), by=_by_operator)
         invocation.show(changed.as_json(), _line(changed))
 
     invocation.run(operation)
@@ -177,7 +183,7 @@ def delete(invocation: Invocation, name: str, force: bool) -> None:
     async def operation(project: Project) -> None:
         try:
             delete = project.storage.objects.delete_bucket if force else _buckets(project).delete
-            await delete(name)
+            await delete(name, by=_by_operator)
         except ApiError as error:
             if error.code == "bucket_not_empty":
                 raise Failed("the bucket still holds objects; --force deletes them too") from None

@@ -7,7 +7,7 @@ import sys
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from uuid import uuid4
 import click
 from attrs import asdict, evolve, frozen
 from twisted.internet.defer import CancelledError
+from twisted.internet.task import deferLater
 
 from project_service.auth import tokens
 from project_service.auth.mail import MailFolder
@@ -39,6 +40,9 @@ from project_service.cli.openings import as_text
 from project_service.cli.ports import could_listen
 from project_service.database.connection import Connection
 from project_service.database.migrate import lacking, outstanding
+from project_service.database.readers import NotAReader, candidates_of, measured
+from project_service.dsn import Candidate, Target, read_dsn
+from project_service.lifecycle import in_thread_of
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import EMBEDDED_SEARCH_PATH, BadSettings, Launch
@@ -158,26 +162,54 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
     if settings.auth.jwt_keys_file is not None:
         yield "token keys", partial(_token_keys, settings.auth.jwt_keys_file)
     yield "workers", partial(_workers, settings)
-    if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
-        yield "mail server", partial(_mail_server, project)
-        yield "e-mail templates", partial(_mail_templates, project)
-    if settings.smtp.host is not None and settings.server.client_paths:
-        yield "links of e-mails", partial(_mail_links, settings, faulty)
+    yield from _mail_checks(project, faulty)
     if not any(name.startswith("images.") for name in faulty):
         yield "pictures", partial(_pictures, project)
+    if settings.tracing.endpoint is not None and not any(name.startswith("tracing.") for name in faulty):
+        yield "collector of traces", partial(_collector, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
     yield from _endpoint_checks(project, faulty)
+    yield from _pooler_checks(project, faulty)
     if not settings.stages:
         yield "tables", _no_tables
     for stage, name, of_stage in settings.stage_databases():
         can_connect = database if of_stage.dsn is None else True
         if can_connect and f"stages.{stage}.databases.{name}.dsn" not in faulty:
             if of_stage.dsn is not None:
-                yield f"database {stage}/{name}", partial(_database, project, of_stage.dsn)
+                yield f"database {stage}/{name}", partial(_database, project, settings.session_dsn(of_stage))
                 yield f"rights of {stage}/{name}", partial(_rights, project, of_stage)
             yield f"tables of {stage}/{name}", partial(_tables, project, of_stage)
+            yield from _reader_checks(project, f"{stage}/{name}", of_stage)
         yield f"tokens of {stage}/{name}", partial(_tokens, of_stage)
+
+
+def _mail_checks(project: Project, faulty: set[str]) -> Iterator[tuple[str, Check]]:
+    settings = project.settings
+    if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
+        yield "mail server", partial(_mail_server, project)
+        yield "e-mail templates", partial(_mail_templates, project)
+    if settings.smtp.host is not None and settings.server.client_paths:
+        yield "links of e-mails", partial(_mail_links, settings, faulty)
+
+
+def _pooler_checks(project: Project, faulty: set[str]) -> Iterator[tuple[str, Check]]:
+    settings = project.settings
+    if settings.is_pooled() and not {"database.dsn", "database.direct_dsn"} & faulty:
+        yield "pooler", partial(_pooler, project, None)
+    for stage, name, database in settings.stage_databases():
+        where = f"stages.{stage}.databases.{name}"
+        if database.direct_dsn is not None and not {f"{where}.dsn", f"{where}.direct_dsn"} & faulty:
+            yield f"pooler of {stage}/{name}", partial(_pooler, project, database)
+
+
+def _reader_checks(project: Project, of: str, database: StageDatabase) -> Iterator[tuple[str, Check]]:
+    dsns, staleness = project.settings.readers_of(database)
+    for name, candidate in candidates_of(dsns):
+        yield (
+            f"reader {name} of {of}",
+            partial(_reader, project, _own_dsn(project, database), candidate, staleness),
+        )
 
 
 def _endpoint_checks(project: Project, faulty: set[str]) -> Iterator[tuple[str, Check]]:
@@ -188,10 +220,42 @@ def _endpoint_checks(project: Project, faulty: set[str]) -> Iterator[tuple[str, 
         yield f"port {shown(endpoint)}", partial(_port, project, endpoint)
 
 
+def _own_dsn(project: Project, database: StageDatabase | None) -> Secret | None:
+    """How a session is had with ``database``; None for the system database."""
+    return None if database is None or database.dsn is None else project.settings.session_dsn(database)
+
+
+async def _pooler(project: Project, database: StageDatabase | None) -> str:
+    """Whether ``dsn`` and ``direct_dsn`` lead to the same database, which nothing else would show soon."""
+    settings, of = project.settings, "select system_identifier, current_database() from pg_control_system()"
+    dsn = settings.database.dsn if database is None else database.dsn
+    assert dsn is not None
+    connect = evolve(project.connector(), target=read_dsn(dsn.reveal()), pooled=True, prepares=False)
+    with closing(await connect()) as pooled:
+        behind = await pooled.query(of)
+    async with project.connection(_own_dsn(project, database)) as connection:
+        if await connection.query(of) != behind:
+            raise Failed("dsn and direct_dsn lead to different databases")
+    return f"leads to {behind[0][1]}, as direct_dsn does"
+
+
 async def _database(project: Project, dsn: Secret | None = None) -> str:
     async with project.connection(dsn) as connection:
         rows = await connection.query("select current_setting('server_version'), current_user::text")
     return f"PostgreSQL {rows[0][0].split()[0]} as {rows[0][1]}"
+
+
+async def _reader(project: Project, dsn: Secret | None, candidate: Candidate, staleness: float) -> str:
+    async def pause() -> None:
+        await deferLater(project.reactor, 0.05)
+
+    connect = evolve(project.connector(dsn), target=Target((candidate,), writable=False))
+    async with project.connection(dsn) as primary:
+        with closing(await connect()) as standby:
+            try:
+                return await measured(primary, standby, staleness, pause)
+            except NotAReader as fault:
+                raise Failed(str(fault)) from None
 
 
 async def _migrations(project: Project) -> str:
@@ -236,7 +300,7 @@ _POLICIES = """
 
 async def _rights(project: Project, database: StageDatabase | None = None) -> str:
     """Whether rows are open by accident: in the system database, or in another one."""
-    async with project.connection(None if database is None else database.dsn) as connection:
+    async with project.connection(_own_dsn(project, database)) as connection:
         databases = on_system_database(project.settings) if database is None else [database]
         open_ = await look(connection, databases)
     if open_:
@@ -338,7 +402,7 @@ async def _tokens(database: StageDatabase) -> str:
 
 
 async def _tables(project: Project, database: StageDatabase) -> str:
-    async with project.connection(database.dsn) as connection:
+    async with project.connection(_own_dsn(project, database)) as connection:
         if database.dsn is None and await outstanding(connection):
             return "migrations come first"
         return await checked(connection, database)
@@ -412,6 +476,16 @@ async def _mail_server(project: Project) -> str:
     await MailServer(project.reactor, settings, project.settings.server.public_url).reach()
     security = {"starttls": "with STARTTLS", "tls": "with TLS", "none": "without TLS"}[settings.tls]
     return f"reached {security}, {'logged in' if settings.username else 'without logging in'}"
+
+
+async def _collector(project: Project) -> str:
+    # Only here, because OpenTelemetry comes with an extra.
+    from project_service.tracing.export import why_not_taken
+
+    settings = project.settings.tracing
+    if why := await in_thread_of(project.reactor)(partial(why_not_taken, settings)):
+        raise Failed(f"{settings.endpoint} does not take traces: {why}")
+    return f"{settings.endpoint} takes traces"
 
 
 def secured(settings: Settings) -> list[str]:

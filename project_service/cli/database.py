@@ -14,10 +14,11 @@ from psycopg2 import extensions
 from project_service.cli.invocation import FAILED, USAGE, Invocation, Project, common_options, end, on_project
 from project_service.cli.project_migrations import run_folder
 from project_service.cli.results import Result, aligned, as_json, as_written, csv
-from project_service.cli.sql_files import SqlFile, naming, run_file
+from project_service.cli.sql_files import naming, run_file
 from project_service.database.migrate import expose, lacking, shipped
 from project_service.database.migrate import migrate as apply_migrations
 from project_service.database.pool import Transaction
+from project_service.database.sql_scripts import SqlFile
 
 
 @click.command()
@@ -35,11 +36,10 @@ def dsn(invocation: Invocation, stage: str | None, database: str | None, url: bo
         raise click.UsageError("--stage and --database go together")
 
     async def operation(project: Project) -> None:
-        own = None
+        of_stage = None
         if stage is not None and database is not None:
-            own = project.stage_database(stage, database).dsn
-        dsn = own or project.settings.database.dsn
-        assert dsn is not None
+            of_stage = project.stage_database(stage, database)
+        dsn = project.settings.session_dsn(of_stage)
         text = as_url(dsn.reveal()) if url else dsn.reveal()
         invocation.show({"dsn": text}, text)
         if project.started_here:

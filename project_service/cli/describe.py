@@ -45,7 +45,7 @@ async def openapi(
     chosen = schema or settings.schemas[0]
     if chosen not in settings.schemas:
         raise Failed(f"the database does not expose the schema {chosen}")
-    async with project.connection(settings.dsn) as connection:
+    async with project.connection(project.settings.session_dsn(settings)) as connection:
         cache, usable, callable_ = await in_transaction(
             connection, lambda run: _described(run, settings, chosen, role)
         )
@@ -88,7 +88,7 @@ async def types(
         if schema not in settings.schemas:
             raise Failed(f"the database does not expose the schema {schema}")
     chosen = schemas or settings.schemas
-    async with project.connection(settings.dsn) as connection:
+    async with project.connection(project.settings.session_dsn(settings)) as connection:
         cache, catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
     if language == "openapi3":
         url = _root_url(invocation, project.settings, settings, stage, database)

@@ -377,8 +377,8 @@ EXPECTED = (
     OSError,
 )
 
-# undefined_table, invalid_schema_name, undefined_function (PostgreSQL, Appendix A)
-_NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
+# undefined_table, invalid_schema_name, undefined_function, undefined_column (PostgreSQL, Appendix A)
+_NOT_MIGRATED = frozenset({"42P01", "3F000", "42883", "42703"})
 
 
 def explained(fault: BaseException) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ import click
 from attrs import asdict
 
 from project_service import bootstrap, keys
+from project_service.audit import Event, Origin
 from project_service.auth import tokens
 from project_service.auth.tokens import ALGORITHMS, KeySetError
 from project_service.cli import NonEmptyPath, project_options
@@ -50,7 +52,8 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
 
     async def operation(project: Project) -> None:
         key = keys.make(cast(KeyKind, kind), secrets.token_bytes)
-        record = await keys.store(project.pool, cast(KeyKind, kind), key, label)
+        event = _event("create_key")
+        record = await keys.store(project.pool, cast(KeyKind, kind), key, label, event)
         invocation.show({**asdict(record), "key": key}, key)
 
     invocation.run(operation)
@@ -70,12 +73,19 @@ def import_project_key(invocation: Invocation, kind: str, label: str) -> None:
     key = _read_key()
 
     async def operation(project: Project) -> None:
-        record = await keys.take_over(project.pool, cast(KeyKind, kind), key, label)
+        event = _event("import_key")
+        record = await keys.take_over(project.pool, cast(KeyKind, kind), key, label, event)
         if record is None:
             raise Failed("this key is there already; `keys list` shows it, perhaps as revoked")
         invocation.show(asdict(record), f"imported {record.id}")
 
     invocation.run(operation)
+
+
+def _event(action: str) -> Event:
+    return Event(
+        datetime.now(UTC), action, actor="operator", origin=Origin(user_agent="project-service keys")
+    )
 
 
 def _read_key() -> str:
@@ -119,7 +129,7 @@ async def list_project_keys(invocation: Invocation, project: Project) -> None:
 @on_project()
 async def revoke_project_key(invocation: Invocation, project: Project, key_id: str) -> None:
     """Revoke a key, everywhere within a second. ID is the one that `keys list` shows."""
-    if not await keys.revoke(project.pool, key_id):
+    if not await keys.revoke(project.pool, key_id, _event("revoke_key")):
         raise Failed(f"there is no active key with the id {key_id}")
     invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
@@ -205,14 +215,7 @@ def rotate_jwt_keys(
         raise click.UsageError("--announce makes a new key, --to takes one of the file")
     file, chosen = _chosen(invocation, path, algorithm)
     try:
-        old = file.read_bytes()
-        if kid is not None:
-            new = tokens.promoted(old, kid, keep)
-        elif announce:
-            new = tokens.announced(old, chosen, keep)
-        else:
-            new = tokens.rotated(old, chosen, keep)
-        tokens.replace_keys(file, new)
+        tokens.change_keys(file, chosen, keep, announce=announce, kid=kid)
     except OSError as fault:
         end(f"{file}: {fault.strerror}", FAILED)
     except KeySetError as fault:

@@ -9,8 +9,6 @@ so that every database comes to be in the same way.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import datetime
@@ -25,28 +23,17 @@ from twisted.internet.task import deferLater
 from project_service.cli.catalog import look, on_system_database
 from project_service.cli.invocation import Failed, Invocation, Project, explained
 from project_service.cli.openings import as_text
-from project_service.cli.sql_files import SqlFile, naming, run_file, run_statements
+from project_service.cli.sql_files import naming, run_file, run_statements
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.listener import PROJECT_MIGRATIONS
+from project_service.database.locks import PROJECT_MIGRATIONS, limit_silence, while_held
+from project_service.database.numbered_files import HISTORY, RECORD, Numbered, read_folder
 from project_service.database.pool import Transaction, in_transaction
+from project_service.database.sql_scripts import SqlFile
 from project_service.files import printable
 from project_service.lifecycle import timestamp
 
-_NAME = re.compile(r"([0-9]{1,18})_.+\.sql", re.ASCII | re.IGNORECASE)
-# The file beside another one by which golang-migrate and others undo that.
-_DOWN = re.compile(r".+\.(down|undo|revert|rollback)\.sql", re.IGNORECASE)
 # How long to wait before asking again whether another host has applied its files.
 _TURN_SECONDS = 0.2
-_HISTORY = """
-create schema if not exists _project_service;
-create table if not exists _project_service.project_migrations (
-  number      bigint primary key,
-  name        text not null,
-  sha256      text not null,
-  applied_at  timestamptz not null default now()
-)
-"""
-_RECORD = "insert into _project_service.project_migrations (number, name, sha256) values (%s, %s, %s)"
 # What the next file would find on a connection of its own after COMMIT. RESET SESSION AUTHORIZATION resets the role
 # too, and the last two lines are as for our connections.
 _AS_AFTER_COMMIT = """
@@ -71,32 +58,6 @@ class FolderRefused(Failed):
 
 
 @frozen
-class Numbered:
-    """A numbered file. ``text`` has the line ends that it has in the folder."""
-
-    number: int
-    name: str
-    text: str
-
-    @property
-    def unified(self) -> str:
-        """What is run: the same on every host, whichever line ends an editor or Git has written there."""
-        return self.text.replace("\r\n", "\n")
-
-    @property
-    def sha256(self) -> str:
-        return _sha256(self.unified)
-
-    def is_recorded_as(self, sha256: str) -> bool:
-        """Release 0.1.0 recorded files with the line ends that they had."""
-        return sha256 in (self.sha256, _sha256(self.text), _sha256(self.unified.replace("\n", "\r\n")))
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-@frozen
 class Applied:
     """A record of the history."""
 
@@ -113,40 +74,6 @@ class Pending:
     number: int
     sha256: str
     file: SqlFile
-
-
-def read_folder(folder: Path) -> tuple[list[Numbered], list[str]]:
-    """The numbered files of ``folder``, in order, and its faults: SQL files without a number, two of the same number,
-    those that by their name undo another, and what is not UTF-8. Hidden files, and those whose name does not end in
-    ``.sql``, are not looked at."""
-    files: dict[int, Numbered] = {}
-    faults = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.suffix.lower() != ".sql" or path.is_dir():
-            continue
-        if _DOWN.fullmatch(path.name) is not None:
-            faults.append(
-                f"{path.name} undoes another file, going by its name, and would be applied too: keep it elsewhere"
-            )
-            continue
-        match = _NAME.fullmatch(path.name)
-        if match is None:
-            faults.append(f"{path.name} has no number: rename it to something like 0001_{path.name}")
-            continue
-        number = int(match[1])
-        if number in files:
-            faults.append(f"{path.name} has the same number as {files[number].name}")
-            continue
-        try:
-            text = path.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError:
-            faults.append(f"{path.name} is not UTF-8")
-            continue
-        if "\0" in text:
-            # libpq would end the message there and silently leave out the rest.
-            faults.append(f"{path.name} has a NUL character in it")
-        files[number] = Numbered(number, path.name, text)
-    return [files[number] for number in sorted(files)], faults
 
 
 def compared(files: Sequence[Numbered], history: Mapping[int, Applied]) -> tuple[list[Pending], list[str]]:
@@ -211,9 +138,8 @@ async def apply(connect: Connect, folder: Path, say: Callable[[str], None]) -> l
         await _take_turn(turn, say)
         todo = to_apply(folder, await history(turn))
         if todo:
-            await turn.execute(_HISTORY)
+            await turn.execute(HISTORY)
         for one in todo:
-            await turn.query("select")  # or the turn is lost
             async with connect() as connection:
                 await _apply(one, connection, turn)
         return [one.file.name for one in todo]
@@ -222,10 +148,7 @@ async def apply(connect: Connect, folder: Path, say: Callable[[str], None]) -> l
 async def _take_turn(connection: Connection, say: Callable[[str], None]) -> None:
     """Lock. A connection that waits for a lock has a snapshot all the while, for whose end CREATE INDEX CONCURRENTLY
     waits in turn. One that asks for the lock again and again has none in between."""
-    # The turn may last for longer than a connection may be idle. PostgreSQL 13 has no such limit.
-    await connection.query(
-        "select set_config(name, '0', false) from pg_settings where name = 'idle_session_timeout'"
-    )
+    await limit_silence(connection)
     waits = False
     while not (await connection.query("select pg_try_advisory_lock(%s)", (PROJECT_MIGRATIONS,)))[0][0]:
         if not waits:
@@ -234,19 +157,23 @@ async def _take_turn(connection: Connection, say: Callable[[str], None]) -> None
         await deferLater(connection.reactor, _TURN_SECONDS)
 
 
-async def _apply(one: Pending, connection: Connection, other: Connection) -> None:
-    """``other`` is a connection on which the file has set nothing."""
+async def _apply(one: Pending, connection: Connection, turn: Connection) -> None:
+    """``turn`` is the connection that holds the turn, on which the file has set nothing."""
 
     async def record(runs: Transaction | Connection) -> None:
         with naming(f"{one.file.name} cannot be recorded as applied"):
-            await runs.query(_RECORD, (one.number, one.file.name, one.sha256))
+            await runs.query(RECORD, (one.number, one.file.name, one.sha256))
 
     if one.file.in_transaction:
         # The record comes first, before the file can have taken another role, or other settings.
-        await run_file(one.file, connection, first=record)
+        # The next one waits for the row of the record, should this process hang, lose its turn and go on.
+        await while_held(turn, partial(run_file, one.file, connection, first=record))
     else:
+        # What is committed and not recorded would be done again by the next one, so the turn is kept, come what may.
+        await limit_silence(turn, 0)
         await run_file(one.file, connection)
-        await record(other)
+        await record(turn)
+        await limit_silence(turn)
 
 
 async def try_out(

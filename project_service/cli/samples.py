@@ -1,4 +1,4 @@
-"""``project-service config`` and ``unit``: the commented settings, and a systemd unit for this installation."""
+"""``project-service config``, ``unit``, ``dashboard`` and ``alerts``: what operators begin with."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ def unit(invocation: Invocation) -> None:
         source = Source(CONFIG)
     sample = (SAMPLES / "project-service.service").read_text("utf-8")
     _show(invocation, unit_of(sample, Path(sys.executable).parent, source))
+
+
+@click.command()
+@common_options
+def dashboard(invocation: Invocation) -> None:
+    """Print a dashboard for Grafana, to be imported there."""
+    _show(invocation, (SAMPLES / "grafana-dashboard.json").read_text("utf-8"))
+
+
+@click.command()
+@common_options
+def alerts(invocation: Invocation) -> None:
+    """Print alerts for Prometheus, a file for its rule_files."""
+    _show(invocation, (SAMPLES / "alerts.yaml").read_text("utf-8"))
 
 
 def unit_of(sample: str, programs: Path, source: Source) -> str:

@@ -13,10 +13,11 @@ import click
 import orjson
 from attrs import field, frozen
 
+from project_service.audit import Origin
 from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash, imported_id
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates, Rules
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Origin, check_app_metadata, check_metadata
+from project_service.auth.values import Account, check_app_metadata, check_metadata
 from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_a_line, on_project
 from project_service.errors import ApiError, validation_failed

@@ -73,6 +73,8 @@ class Preamble:
     extra_seconds: float | None = 0.0
     trust: Trust = Trust()
     prepares: bool = True
+    # With what the statements end that are prepared where a pooler takes those of one text for one statement.
+    mark: str = ""
     pre_request: str | None = None
     has_no_path: bool = False
     # Its statement_timeout is shorter than that of the connections that reads share.
@@ -178,6 +180,9 @@ class Session:
         """Run a prepared statement as a transaction; with ``begins`` it stays open afterwards. ``version`` is that of
         the schema cache that the statement was made with."""
         await self._take_plans()
+        mark = self.preamble.mark
+        if mark and not step.once:
+            step = Step(step.text + mark, step.values, step.role)
         steps = [*self.preamble.steps(self.path), step]
         return await self.connection.run([_BEGIN, *steps] if begins else steps, version, timed=timed)
 
@@ -185,7 +190,10 @@ class Session:
         """The rows of a statement of the service's own, which acts as the preamble's role by itself where it has to.
         ``sql`` is as in ``Step.of``."""
         await self._take_plans()
-        return await self.connection.query_prepared(sql, params)
+        if self.prepares:
+            return await self.connection.query_prepared(sql, params)
+        forgets = f"{FORGET_PLANS}; " if self.preamble.forgets_plans else ""
+        return await self.connection.query(forgets + sql, params)
 
     async def text(self, sql: str, values: Sequence[Any] = (), begins: str = "") -> list[Row]:
         """The rows of the last statement of ``sql``, for psycopg2, as a transaction; after ``begins``, such as
@@ -194,7 +202,10 @@ class Session:
         path = () if self.preamble.has_no_path else (self.path,)
         opening = f"{begins}; " if begins else ""
         preamble = self.preamble.text(self.connection.own)
-        return await self.connection.query(f"{opening}{preamble}; {sql}", [*path, *values])
+        message = f"{opening}{preamble}; {sql}"
+        if self.connection.pooled:
+            return await self.connection.query_whole(message, [*path, *values])
+        return await self.connection.query(message, [*path, *values])
 
     async def query(self, sql: str, values: Sequence[Any] | None = None) -> list[Row]:
         """The rows of ``sql`` in the transaction that is open."""
@@ -218,6 +229,16 @@ class Session:
         if self.connection.in_transaction:
             await self.connection.execute("ROLLBACK")
 
+    @property
+    def prepares(self) -> bool:
+        """Whether statements may be prepared. On a session that a pooler chose, only those whose plans may be
+        anybody's, and where nothing of others can have stayed."""
+        connection, preamble = self.connection, self.preamble
+        if not connection.pooled:
+            return True
+        apart = preamble.forgets_plans or preamble.plans != _ANYBODYS or not preamble.trust.clean
+        return connection.prepares and not apart
+
     def is_prepared_for(self, version: int) -> bool:
         """Whether statements of this version of the schema cache are prepared on the connection. If not, those of
         other versions are forgotten: the same text may mean something else by now."""
@@ -234,6 +255,8 @@ class Session:
     async def _take_plans(self) -> None:
         """Make sure that no plan is used that may hold what is only somebody else's."""
         connection, plans = self.connection, self.preamble.plans
+        if connection.pooled:
+            return  # nobody knows whose plans the session has: ``Preamble.forgets_plans``
         if connection.plans_of not in (None, plans):
             await connection.execute(FORGET_PLANS)
         connection.plans_of = plans
@@ -314,7 +337,7 @@ class Actor:
 
 
 def _session(connection: Connection, preamble: Preamble, path: str) -> Session:
-    connection.extra_seconds = preamble.extra_seconds
+    connection.extra_seconds, connection.role = preamble.extra_seconds, preamble.role
     return Session(connection, preamble, path)
 
 
@@ -343,16 +366,20 @@ class Recycler:
         connection.recycled = self.trust().version
 
     def due(self, connection: Connection) -> bool:
+        if connection.pooled:
+            return False  # the next transaction has another session
         trust = self.trust()
         changed = connection.recycled != trust.version
         return changed or not trust.clean or (trust.sets_role and self.changes_role)
 
     def outdated(self, connection: Connection) -> bool:
-        return connection.recycled != self.trust().version
+        return not connection.pooled and connection.recycled != self.trust().version
 
     async def recycle(self, connection: Connection) -> None:
         """Make ``connection`` as new. Does not raise: a connection for which that fails is never used again."""
         trust = self.trust()
+        if connection.pooled:
+            return
         if trust.closes:
             connection.discard()
             return

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
 import psycopg2
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.quoting import literal
+from project_service.database.opening import Opening, session_settings
 from project_service.dsn import Candidate, Target, read_dsn
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Settings
@@ -46,18 +46,28 @@ _SETTINGS = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
+# Those of them that a pooler between us and the server does not keep for us.
+_NOT_KEPT = ("search_path", "idle_in_transaction_session_timeout")
 _SETUP = "select {own}, pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool"
 
 
 @frozen
 class Connector:
     """Connects to the first server of ``target`` that answers and can do what ``target`` asks for. A
-    ``statement_timeout_seconds`` of 0 is no limit."""
+    ``statement_timeout_seconds`` of 0 is no limit. Without ``renews`` connections to a standby are used as long as
+    others: whoever reads from standbys on purpose knows by itself which server they lead to.
+
+    ``pooled``: a pooler may give each transaction another session, so settings are made for each transaction. Without
+    ``prepares`` it takes no prepared statements either."""
 
     reactor: Any
     target: Target
     statement_timeout_seconds: float
     timezone: str | None = None
+    renews: bool = True
+    pooled: bool = False
+    prepares: bool = True
+    new_connection: Callable[[Any], Connection] = Connection
 
     async def __call__(self) -> Connection:
         """Raises ``DatabaseGone`` if no server could be reached. Its text names the last one that was tried, as
@@ -86,7 +96,7 @@ class Connector:
         raise last
 
     async def _open(self, params: dict[str, Any]) -> Connection:
-        connection = Connection(self.reactor)
+        connection = self.new_connection(self.reactor)
         try:
             await self._limited(start(connection.open(**params)))
         except BaseException:
@@ -105,11 +115,15 @@ class Connector:
             connection.answer_seconds = CONNECT_TIMEOUT_SECONDS
             timezone = {} if self.timezone is None else {"timezone": self.timezone}
             timeout = {"statement_timeout": milliseconds(self.statement_timeout_seconds)}
-            connection.own = session_settings({**_SETTINGS, **timeout, **timezone})
+            if self.pooled:
+                kept = {name: _SETTINGS[name] for name in _NOT_KEPT}
+                connection.open_each(Opening.of({**kept, **timeout, **timezone}), self.prepares)
+            else:
+                connection.own = session_settings({**_SETTINGS, **timeout, **timezone})
             *_, standby, read_only = (await connection.query(_SETUP.format(own=connection.own)))[0]
             if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
-            if standby:
+            if standby and self.renews:
                 connection.expire_after(STANDBY_SECONDS)
             connection.remember_settings()
         except BaseException:
@@ -135,26 +149,35 @@ class Connector:
         return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
 
 
-def session_settings(settings: Mapping[str, str]) -> str:
-    """What makes ``settings`` for a session, as the expressions of a SELECT."""
-    return ", ".join(
-        f"pg_catalog.set_config({literal(name)}, {literal(value)}, false)" for name, value in settings.items()
-    )
-
-
 def _has_plain_strings(connection: Connection) -> bool:
     """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server does not report it."""
     return bool(connection.raw.get_parameter_status("standard_conforming_strings") != "off")
 
 
-def connector(reactor: Any, settings: Settings) -> Connector:
-    """Connections to the system database."""
-    assert settings.database.dsn is not None
+def connector(
+    reactor: Any, settings: Settings, new_connection: Callable[[Any], Connection] = Connection
+) -> Connector:
+    """Connections to the system database, each with a session of its own."""
     return Connector(
         reactor,
-        read_dsn(settings.database.dsn.reveal()),
+        read_dsn(settings.session_dsn().reveal()),
         settings.database.statement_timeout_seconds,
         timezone="UTC",
+        new_connection=new_connection,
+    )
+
+
+def pooled_connector(
+    reactor: Any, settings: Settings, new_connection: Callable[[Any], Connection] = Connection
+) -> Connector:
+    """Connections to the system database for transactions, whose sessions may be a pooler's."""
+    database = settings.database
+    assert database.dsn is not None
+    return evolve(
+        connector(reactor, settings, new_connection),
+        target=read_dsn(database.dsn.reveal()),
+        pooled=settings.is_pooled(),
+        prepares=database.prepare,
     )
 
 

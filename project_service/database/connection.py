@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
+from project_service.database.opening import Opening
 from project_service.database.pipeline import (
     NotTaken,
     Pipeline,
@@ -36,6 +37,7 @@ from project_service.database.pipeline import (
     show_sqlstates,
 )
 from project_service.database.quickness import Quickness
+from project_service.database.slow import NOT_WATCHED
 from project_service.errors import Away
 from project_service.lifecycle import cancel
 
@@ -78,6 +80,9 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
     and ``extra_seconds``, without a limit if one of them is None.
     """
 
+    # What the connection uses in pipeline mode.
+    pipeline_class = Pipeline
+
     def __init__(self, reactor: Any) -> None:
         super().__init__(reactor=reactor)
         self.on_lost: Callable[[Connection], None] | None = None
@@ -88,6 +93,12 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self.statements = Statements()
         # What makes the session's own settings, as the expressions of a SELECT. RESET ALL removes them.
         self.own = ""
+        # Set where each transaction may have another session: what it begins with, and whether it may prepare.
+        self.opening: Opening | None = None
+        self.prepares = True
+        # What is slow on it is reported to these, with the role that the present caller acts as, if any.
+        self.slow = NOT_WATCHED
+        self.role = ""
         # For ``acting``: whose plans PostgreSQL has cached, if any, and the version of the trust in the database with
         # which the connection was made as new.
         self.plans_of: object = None
@@ -135,9 +146,9 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
     def fileno(self) -> int:
         return int(super().fileno()) if self._descriptor is None else self._descriptor
 
-    async def execute(self, sql: str | bytes, params: Params = None) -> Any:
+    async def execute(self, sql: str | bytes, params: Params = None, opens: bool = True) -> Any:
         """Send one message of one or several statements. Returns psycopg2's cursor with the last result, which is
-        valid until the next message.
+        valid until the next message. Without ``opens`` the message has what a transaction begins with itself.
 
         Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
         server does not answer within ``answer_seconds``.
@@ -151,7 +162,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self._running = running
         self._sent = self.reactor.seconds()
         try:
-            cursor.execute(sql, params)
+            cursor.execute(self._opened(sql) if opens and self.opening is not None else sql, params)
         except psycopg2.Error as fault:
             self._running = None
             raise self._as_raised(fault) from fault
@@ -166,11 +177,27 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             raise self._as_raised(fault) from fault
         finally:
             self._running = None
+            took = self.reactor.seconds() - self._sent
+            if took >= self.slow.seconds:
+                self.slow.report(took, sql, self.role)
         return cursor
+
+    def _opened(self, sql: str | bytes) -> str | bytes:
+        """``sql`` after what a transaction begins with, unless it is in one."""
+        if self.opening is None or self.in_transaction:
+            return sql
+        text = self.opening.text
+        return text.encode() + sql if isinstance(sql, bytes) else text + sql
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """The rows of the last statement of ``sql``; an empty list if it returns none."""
-        cursor = await self.execute(sql, params)
+        return self._rows(await self.execute(sql, params))
+
+    async def query_whole(self, sql: str, params: Params = None) -> list[Row]:
+        """As ``query``, for a message that has what a transaction begins with itself, with ``own`` in it."""
+        return self._rows(await self.execute(sql, params, opens=False))
+
+    def _rows(self, cursor: Any) -> list[Row]:
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
         self._forget_large(rows[0] if len(rows) == 1 else ())
         return rows
@@ -192,14 +219,28 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             self._check_idle()
             pipeline = self.enter_pipeline()
         self.watch()
+        if self.opening is not None:
+            steps = (*self.opening.steps, *steps)
+            if self.statements.too_many:
+                self.expire_after(0)
         run = pipeline.submit(version, steps, timed)
         pipeline.flush()
         try:
             await run.done
         except psycopg2.Error as fault:
             raise self._as_raised(fault) from fault
+        finally:
+            took = self.reactor.seconds() - run.sent
+            if took >= self.slow.seconds:
+                self.slow.report(took, steps[-1].text, self.role)
         self._forget_large(run.rows[0] if len(run.rows) == 1 else ())
         return run
+
+    def report_slow(self, run: Run) -> None:
+        """Report a run by which others were held up, if it was so slow that the log is to say so."""
+        took = self.reactor.seconds() - run.sent
+        if took >= self.slow.seconds and run.used:
+            self.slow.report(took, run.used[-1].text, run.used[-1].role)
 
     def _check_idle(self) -> None:
         if self._running is not None or (self.pipeline is not None and self.pipeline.waiting):
@@ -213,6 +254,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         ``quickness`` learns how long it took, until it counts as quick. ``sql`` is as in ``Step.of``. Must not be
         used inside a transaction, because the statement may be run again after a failure.
         """
+        if not self.prepares:
+            return await self.query(sql, params)
         timed = quickness is not None and not quickness.is_quick
         try:
             run = await self.run([Step.of(sql, params)], timed=timed)
@@ -224,12 +267,23 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
                 raise
         return await self.query(sql, params)
 
+    def open_each(self, opening: Opening, prepares: bool) -> None:
+        """Begin each transaction with ``opening``: it may have another session, which a pooler chooses. Statements
+        are prepared only if it ``prepares``, that is, sees to it that they are on that session too."""
+        self.opening, self.own, self.prepares = opening, opening.own, prepares
+        self.statements.drops = False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether each transaction may have another session."""
+        return self.opening is not None
+
     def enter_pipeline(self) -> Pipeline:
         """Put the connection into pipeline mode, anew if it is. Raises ``DatabaseGone`` if it is lost."""
         if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         try:
-            self.pipeline = Pipeline(self)
+            self.pipeline = self.pipeline_class(self)
         except NotTaken:
             self.abandon()
             raise DatabaseGone("connection lost") from None
@@ -375,12 +429,15 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             return
         if state == extensions.POLL_WRITE:
             self.reactor.addWriter(self)
-        elif state == extensions.POLL_OK and self._running is not None:
-            running, self._running = self._running, None
-            running.callback(None)
-        # Last, because a subscriber may send the next message, which ``state`` is not about.
+        answered = None
+        if state == extensions.POLL_OK:
+            answered, self._running = self._running, None
+        # Before whoever waits for the answer goes on, since it was announced before. But only now, because a
+        # subscriber may send the next message, which ``state`` is not about.
         if raw.notifies:
             self._notify()
+        if answered is not None:
+            answered.callback(None)
 
     def _notify(self) -> None:
         notifies, self._connection.notifies[:] = list(self._connection.notifies), []

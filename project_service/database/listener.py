@@ -1,11 +1,12 @@
-"""LISTEN on one connection for the whole process (``Listener``), and locks among processes (``AdvisoryLock``)."""
+"""LISTEN on one connection for the whole process."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import suppress
 
+import psycopg2
 from attrs import frozen
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock
@@ -14,37 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.database.connection import Connection, DatabaseGone, Params, Row
-from project_service.lifecycle import Backoff, Sleep, start
-
-# The numbers of all advisory locks. They are arbitrary but never change, since other versions may run beside.
-MIGRATIONS = 0x70726A73
-PROJECT_MIGRATIONS = 0x70726A6D
-AUTH_UPKEEP = 7_201_501_002
-SWEEPER = 7_201_501_003
-DIGESTS = 7_201_501_004
-
-
-@frozen
-class AdvisoryLock:
-    """Calls a function under an advisory lock: in one process at a time, among all workers of all hosts that share a
-    database.
-
-    The lock is held on a connection of its own, so that it takes none from the pool. If that connection is lost, the
-    lock is lost too and another process may begin, so the function must be safe to run twice at the same time.
-    """
-
-    connect: Callable[[], Awaitable[Connection]]
-    lock: int
-
-    async def __call__(self, function: Callable[[], Awaitable[None]]) -> bool:
-        """Call ``function`` and return True; or False, without calling it, if another process holds the lock."""
-        with closing(await self.connect()) as connection:
-            rows = await connection.query("select pg_try_advisory_lock(%s)", (self.lock,))
-            if not rows[0][0]:
-                return False
-            await function()
-            return True
-
+from project_service.lifecycle import Backoff, Sleep, shielded, start
 
 _CHANNEL = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 # How often to send a query, in order to notice a connection that is dead without having been closed.
@@ -124,6 +95,14 @@ class Listener(Service):
             raise
         finally:
             self._lock.release()
+
+    @shielded
+    async def catch_up(self) -> None:
+        """Returns when subscribers have had everything that was announced before: PostgreSQL signals listening
+        sessions while it commits, and a session passes on what it was signalled before it ends its next statement.
+        While there is no connection, there is nothing to wait for: all is read after the next connect."""
+        with suppress(DatabaseGone, psycopg2.Error):
+            await self.query("select 1")
 
     def startService(self) -> None:
         super().startService()

@@ -5,6 +5,9 @@ order. What can be replaced as a whole is in files of definitions (``sql``), one
 functions, views, triggers, policies and grants. Those that differ from what the database has are applied after the
 numbered files, all in one transaction.
 
+Both together are an edition. A database knows its edition, and the oldest one whose programs may still start on it:
+so a release that was replaced can come back, and leaves the newer form as it is.
+
 What exposed schemas need besides depends on the settings: rights and triggers (``expose``). SQL functions
 (``sql/_project_service``) make those; they change nothing that is right already, so they may run at every start.
 """
@@ -17,16 +20,18 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from importlib import resources
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 from psycopg2 import errors as pg
 
 from project_service.database.connection import Connection
-from project_service.database.listener import MIGRATIONS
+from project_service.database.locks import MIGRATIONS, limit_silence
 from project_service.database.pool import Transaction, in_transaction
 
 # How long a migration waits for a lock on a table, and how long it then pauses. While it waits, everybody else who
-# needs the table queues behind it, and a dump or a forgotten transaction may hold the table for hours.
-LOCK_SECONDS = 2
+# needs the table queues behind it, and a dump or a forgotten transaction may hold the table for hours. It is shorter
+# than PostgreSQL's deadlock_timeout, a second: where a migration and a request wait for each other, the migration
+# gives way.
+LOCK_SECONDS = 0.4
 PAUSE_SECONDS = 5
 
 _NAME = re.compile(r"([0-9]{4})_[a-z0-9_]+\.sql\Z")
@@ -46,7 +51,8 @@ create table if not exists _project_service.definitions (
   sha256      text not null,
   edition     int not null,
   applied_at  timestamptz not null default now()
-)
+);
+alter table _project_service.definitions add column if not exists oldest int
 """
 
 # The files of definitions without their ".sql", each after those whose functions it needs when it is read. A function
@@ -72,9 +78,14 @@ _FILES = (
     "_project_service/announcements",
 )
 
-# Add one whenever a definition changes (a test knows the digest of each edition). So an older program that starts
-# beside a newer one is refused, and does not put its own definitions back.
-EDITION = 3
+# Add one whenever a definition changes or there is a new numbered file (a test knows the digest of each edition). So
+# an older program that starts beside a newer one does not put its own definitions back.
+EDITION = 4
+
+# The oldest edition whose programs may start on a database of this one. Those before 4, release 0.1.0 among them,
+# start on none that is newer. Leave it as it is where a change only adds: tables, functions, indexes, columns with a
+# default. Set it to EDITION where a program of the edition before could fail, or leave out what the change is for.
+OLDEST = 4
 
 # The SHA-256 of the numbered files as they were while they held functions too. Databases that were migrated by then
 # have recorded these; the tables are the same.
@@ -113,6 +124,10 @@ _WITH_FUNCTIONS = {
 }
 
 
+# The bodies of our SQL functions are read when a function is made, which is new in this version.
+OLDEST_POSTGRESQL = 14
+
+
 class MigrationRefused(Exception):
     """The database does not fit this program; the message says why. Trying again does not help."""
 
@@ -144,18 +159,28 @@ class Definition:
 
 @frozen
 class Definitions:
-    """All of them, in the order in which they are applied."""
+    """All of them, in the order in which they are applied. Programs of the edition ``oldest`` and later may start on
+    a database that has them.
+    """
 
     edition: int
     files: tuple[Definition, ...]
+    oldest: int = field(default=Factory(lambda self: self.edition, takes_self=True))
 
 
 @frozen
 class Defined:
-    """The definitions that a database has: the greatest edition that was applied (0: none) and SHA-256 by name."""
+    """The definitions that a database has: the greatest edition that was applied (0: none), SHA-256 by name, and the
+    oldest edition whose programs may start on it.
+    """
 
     edition: int
     sha256: Mapping[str, str]
+    oldest: int = field(default=Factory(lambda self: self.edition, takes_self=True))
+
+    def admits(self, edition: int) -> bool:
+        """Whether it is newer than a program of ``edition``, which may start on it all the same."""
+        return self.oldest <= edition < self.edition
 
 
 def _sha256(text: str) -> str:
@@ -177,19 +202,24 @@ def definitions() -> Definitions:
     folder = resources.files("project_service.database") / "sql"
     names = [f"{file}.sql" for file in _FILES]
     return Definitions(
-        EDITION, tuple(Definition(name, folder.joinpath(name).read_text("utf-8")) for name in names)
+        EDITION, tuple(Definition(name, folder.joinpath(name).read_text("utf-8")) for name in names), OLDEST
     )
 
 
-def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]]) -> tuple[Migration, ...]:
+def pending(
+    known: Sequence[Migration], applied: Sequence[tuple[int, str, str]], admitted: bool = False
+) -> tuple[Migration, ...]:
     """The migrations of ``known`` that are still to be applied. ``applied`` are number, name and SHA-256 as recorded.
 
-    Raises ``MigrationRefused`` for a database with newer migrations, or with one in another form than ours.
+    Raises ``MigrationRefused`` for a database with newer migrations, unless this program is ``admitted`` to it, or
+    with one in another form than ours.
     """
     by_number = {one.number: one for one in known}
     newest = max(by_number, default=0)
     for number, name, sha256 in applied:
         if number > newest:
+            if admitted:
+                continue
             raise MigrationRefused(
                 f"the database is newer than this program: it has migration {name}, "
                 f"this program ends at {newest:04d}; install the newer program"
@@ -207,8 +237,11 @@ def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]])
 def changed(known: Definitions, defined: Defined) -> tuple[Definition, ...]:
     """The definitions of ``known`` that are still to be applied.
 
-    Raises ``MigrationRefused`` for a database with a newer edition.
+    Raises ``MigrationRefused`` for a database with a newer edition that does not admit programs of this one; where it
+    does, there is nothing to apply.
     """
+    if defined.admits(known.edition):
+        return ()
     if defined.edition > known.edition:
         raise MigrationRefused(
             f"the database is newer than this program: it has edition {defined.edition} of the SQL functions, "
@@ -222,10 +255,20 @@ async def outstanding(connection: Connection) -> tuple[Migration | Definition, .
 
     Raises ``MigrationRefused``.
     """
+    _check_version(connection)
+    ours, defined = definitions(), await defined_in(connection)
     return (
-        *pending(shipped(), await state(connection)),
-        *changed(definitions(), await defined_in(connection)),
+        *pending(shipped(), await state(connection), defined.admits(ours.edition)),
+        *changed(ours, defined),
     )
+
+
+def _check_version(connection: Connection) -> None:
+    major = connection.raw.server_version // 10000
+    if major < OLDEST_POSTGRESQL:
+        raise MigrationRefused(
+            f"PostgreSQL {major} is too old for the system database: it has to be {OLDEST_POSTGRESQL} or newer"
+        )
 
 
 async def state(connection: Connection) -> list[tuple[int, str, str]]:
@@ -244,8 +287,13 @@ async def defined_in(connection: Connection) -> Defined:
     exists = await connection.query("select to_regclass('_project_service.definitions') is not null")
     if not exists[0][0]:
         return Defined(0, {})
-    rows = await connection.query("select name, sha256, edition from _project_service.definitions")
-    return Defined(max((row[2] for row in rows), default=0), {row[0]: row[1] for row in rows})
+    # As JSON, since there was no column before edition 4.
+    rows = await connection.query(
+        "select name, sha256, edition, coalesce((to_jsonb(d) ->> 'oldest')::int, edition)"
+        " from _project_service.definitions d"
+    )
+    edition, oldest = (max((row[column] for row in rows), default=0) for column in (2, 3))
+    return Defined(edition, {row[0]: row[1] for row in rows}, oldest)
 
 
 async def migrate(
@@ -259,26 +307,33 @@ async def migrate(
     the same lock, and return what was applied.
 
     Several processes may do so at once: one does the work, the others wait. ``connection`` should have no statement
-    timeout. ``say`` is called with each line of progress. Where other transactions hold the tables that a migration
-    needs, it tries again until they are free, and makes others wait for no longer than ``LOCK_SECONDS`` at a time.
+    timeout; PostgreSQL ends it if this process hangs (``locks``). ``say`` is called with each line of progress. Where
+    other transactions hold the tables that a migration needs, it tries again until they are free, and makes others
+    wait for no longer than ``LOCK_SECONDS`` at a time.
 
     Raises ``MigrationRefused``, before anything is changed, or ``psycopg2.Error`` from a migration, which is then
     rolled back whole, as are all definitions if there is an error in one.
     """
     defining = definitions() if defining is None else defining
+    _check_version(connection)
+    await limit_silence(connection)
     if not (await connection.query("select pg_try_advisory_lock(%s)", (MIGRATIONS,)))[0][0]:
         say("Another process migrates the database; waiting until it has ended")
         await connection.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
     try:
-        todo = pending(known, await state(connection))
         defined = await defined_in(connection)
+        admitted = defined.admits(defining.edition)
+        if admitted:
+            say(f"The database is newer than this program (edition {defined.edition}) and lets it start")
+        todo = pending(known, await state(connection), admitted)
         define = changed(defining, defined)
         redefines = bool(define) or defined.edition < defining.edition
         if todo or redefines:
             await connection.query(_TABLE)
         for migration in todo:
             say(f"Applying migration {migration.name}")
-            await _apply(connection, f"Migration {migration.name}", partial(_migrated, migration), say)
+            applying = partial(_migrated, migration, defining.oldest)
+            await _apply(connection, f"Migration {migration.name}", applying, say)
         if redefines:
             for file in define:
                 say(f"Applying definitions {file.name}")
@@ -292,12 +347,16 @@ async def migrate(
             await connection.query("select pg_advisory_unlock(%s)", (MIGRATIONS,))
 
 
-async def _migrated(migration: Migration, transaction: Transaction) -> None:
+async def _migrated(migration: Migration, oldest: int, transaction: Transaction) -> None:
     # None, so that psycopg2 leaves percent signs in the text alone.
     await transaction.query(migration.sql, None)
     await transaction.query(
         "insert into _project_service.migrations (number, name, sha256) values (%s, %s, %s)",
         (migration.number, migration.name, migration.sha256),
+    )
+    # Already now, as this process may die before the definitions say so.
+    await transaction.query(
+        "update _project_service.definitions set oldest = greatest(oldest, %s)", (oldest,)
     )
 
 
@@ -308,11 +367,11 @@ async def _defined(all_: Definitions, some: Iterable[Definition], transaction: T
     names, digests = [one.name for one in all_.files], [one.sha256 for one in all_.files]
     await transaction.query("delete from _project_service.definitions where name <> all(%s)", (names,))
     await transaction.query(
-        "insert into _project_service.definitions as d (name, sha256, edition)"
-        " select name, sha256, %s from unnest(%s, %s) as file (name, sha256) on conflict (name) do update"
-        " set sha256 = excluded.sha256, edition = excluded.edition,"
+        "insert into _project_service.definitions as d (name, sha256, edition, oldest)"
+        " select name, sha256, %s, %s from unnest(%s, %s) as file (name, sha256) on conflict (name) do update"
+        " set sha256 = excluded.sha256, edition = excluded.edition, oldest = excluded.oldest,"
         " applied_at = case when d.sha256 = excluded.sha256 then d.applied_at else excluded.applied_at end",
-        (all_.edition, names, digests),
+        (all_.edition, all_.oldest, names, digests),
     )
 
 

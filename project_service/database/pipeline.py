@@ -11,8 +11,8 @@ those of the library that it has loaded itself. They are called with the interpr
 none of them blocks on a connection that is set nonblocking. While a connection is in pipeline mode psycopg2 must not
 be asked to execute or poll, so ``Connection`` leaves that mode before it does, and stays in it otherwise.
 
-Cost: the functions' signatures have to be right, or the process crashes. They are all below, and nothing outside this
-module sees them: others make a ``Step``, and get rows or an exception that psycopg2 would have raised.
+Cost: the functions' signatures have to be right, or the process crashes. They are all in ``libpq``, which nothing but
+this and ``row_by_row`` sees: others make a ``Step``, and get rows or an exception that psycopg2 would have raised.
 
 Figure: a query takes 15 us less of our CPU than through psycopg2's ``execute``, and half of PostgreSQL's.
 
@@ -22,7 +22,6 @@ that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see 
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import re
 from collections import deque
@@ -35,15 +34,44 @@ from typing import Any, Protocol
 
 import psycopg2
 from attrs import define, field, frozen
-from psycopg2 import _psycopg, extensions
 from psycopg2 import errors as psycopg2_errors
+from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 
+from project_service.database.libpq import (
+    NoticeReceiver,
+    Text,
+    pq_clear,
+    pq_command_status,
+    pq_consume_input,
+    pq_enter_pipeline_mode,
+    pq_exit_pipeline_mode,
+    pq_field_type,
+    pq_fields,
+    pq_flush,
+    pq_get_result,
+    pq_is_busy,
+    pq_is_null,
+    pq_parameter_status,
+    pq_pipeline_sync,
+    pq_result_error_field,
+    pq_result_status,
+    pq_rows,
+    pq_send_prepare,
+    pq_send_query_params,
+    pq_send_query_prepared,
+    pq_set_error_verbosity,
+    pq_set_nonblocking,
+    pq_set_notice_receiver,
+    pq_value,
+)
 from project_service.database.quickness import Quickness
 from project_service.frozen import quick
 
 # Each statement costs PostgreSQL about 10 kB on each connection.
 PER_CONNECTION = 200
+# How many a pooler keeps for a connection that has no use for them any more.
+FORGOTTEN = 10 * PER_CONNECTION
 # Sets our statements apart from those that an application's own SQL prepares.
 _PREFIX = b"service_"
 # SQLSTATEs that a prepared statement can raise after the schema has changed: no such operator or function, a wrong
@@ -81,6 +109,8 @@ class Statements:
     """
 
     limit: int = PER_CONNECTION
+    # Without it they stay: a pooler knows them by other names than PostgreSQL, and learns of no DEALLOCATE.
+    drops: bool = True
     # By role and text, in the order in which they were prepared.
     known: dict[tuple[str, str], Prepared] = field(factory=dict, init=False)
     # The names of those that PostgreSQL still has to drop.
@@ -108,6 +138,11 @@ class Statements:
         unwanted, self.unwanted = self.unwanted, []
         return unwanted
 
+    @property
+    def too_many(self) -> bool:
+        """Whether so many are forgotten and were not dropped that the connection is better closed."""
+        return len(self.unwanted) > FORGOTTEN
+
     def forget(self, prepared: Prepared) -> None:
         """Do not use it again. PostgreSQL drops it with the next run."""
         if self.known.pop((prepared.role, prepared.text), None) is not None:
@@ -120,41 +155,7 @@ def may_be_stale(code: str | None) -> bool:
     return code == _GONE or code in _STALE
 
 
-_libpq = ctypes.PyDLL(_psycopg.__file__)
-_P, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    function = getattr(_libpq, name)
-    function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]  # ctypes makes it
-
-
-_set_nonblocking = _function("PQsetnonblocking", _INT, _P, _INT)
-_enter_pipeline = _function("PQenterPipelineMode", _INT, _P)
-_exit_pipeline = _function("PQexitPipelineMode", _INT, _P)
-_send_prepare = _function("PQsendPrepare", _INT, _P, _TEXT, _TEXT, _INT, _P)
-_send_prepared = _function("PQsendQueryPrepared", _INT, _P, _TEXT, _INT, _P, _P, _P, _INT)
-_send_text = _function("PQsendQueryParams", _INT, _P, _TEXT, _INT, _P, _P, _P, _P, _INT)
-_sync = _function("PQpipelineSync", _INT, _P)
-_parameter = _function("PQparameterStatus", _TEXT, _P, _TEXT)
-_set_verbosity = _function("PQsetErrorVerbosity", _INT, _P, _INT)
-_flush = _function("PQflush", _INT, _P)
-_consume = _function("PQconsumeInput", _INT, _P)
-_is_busy = _function("PQisBusy", _INT, _P)
-_get_result = _function("PQgetResult", _P, _P)
-_status = _function("PQresultStatus", _INT, _P)
-_command = _function("PQcmdStatus", _TEXT, _P)
-_rows = _function("PQntuples", _INT, _P)
-_columns = _function("PQnfields", _INT, _P)
-_type = _function("PQftype", ctypes.c_uint, _P, _INT)
-# Values are in text format, in which PostgreSQL has no NUL: what ends at the first one is the whole value.
-_value = _function("PQgetvalue", _TEXT, _P, _INT, _INT)
-_is_null = _function("PQgetisnull", _INT, _P, _INT, _INT)
-_error_field = _function("PQresultErrorField", _TEXT, _P, _INT)
-_clear = _function("PQclear", None, _P)
-_set_notice_receiver = _function("PQsetNoticeReceiver", _P, _P, _P, _P)
-_ignored = ctypes.CFUNCTYPE(None, _P, _P)(lambda context, notice: None)
+_ignored = NoticeReceiver(lambda context, notice: None)
 _VERBOSE = 2
 _COMMAND_OK, _TUPLES_OK, _PIPELINE_SYNC, _PIPELINE_ABORTED = 1, 2, 10, 11
 BYTEA = 17
@@ -163,17 +164,17 @@ BYTEA = 17
 def ignore_notices(connection: Any) -> None:
     """Drop the notices that SQL raises on a connection of psycopg2's, which would keep them all until it is asked to
     execute something itself."""
-    _set_notice_receiver(connection.pgconn_ptr, _ignored, None)
+    pq_set_notice_receiver(connection.pgconn_ptr, _ignored, None)
 
 
 def show_sqlstates(connection: Any) -> None:
     """Have the texts of libpq's errors begin with the SQLSTATE. ``error_that_ended`` reads it there."""
-    _set_verbosity(connection.pgconn_ptr, _VERBOSE)
+    pq_set_error_verbosity(connection.pgconn_ptr, _VERBOSE)
 
 
 def reported(connection: Any, settings: Iterable[bytes]) -> tuple[bytes | None, ...]:
     """The present values of ``settings``, as far as the server reports them. psycopg2 would decode each in Python."""
-    return tuple(map(partial(_parameter, connection.pgconn_ptr), settings))
+    return tuple(map(partial(pq_parameter_status, connection.pgconn_ptr), settings))
 
 
 Values = Sequence[bytes | None]
@@ -224,6 +225,9 @@ class Owner(Protocol):
 
     def connection_lost(self) -> None:
         """libpq reports that the connection is lost. Calls ``Pipeline.lost``."""
+
+    def report_slow(self, run: Run) -> None:
+        """Report ``run`` if it was so slow that the log is to say so."""
 
 
 # Makes the failure of a run that a lost connection ends, of the error that the server had sent for it, if any.
@@ -316,12 +320,12 @@ class Pipeline:
         self.since = self._cpu = 0.0
         # A wait for a batch of results that is usually not exceeded.
         self.typical = 0.0
-        if _set_nonblocking(self._libpq, 1) or not _enter_pipeline(self._libpq):
+        if pq_set_nonblocking(self._libpq, 1) or not pq_enter_pipeline_mode(self._libpq):
             raise NotTaken
 
     def leave(self) -> None:
         """Leave pipeline mode, so that psycopg2 can use the connection. No run may be unfinished."""
-        if self._libpq is not None and not _exit_pipeline(self._libpq):
+        if self._libpq is not None and not pq_exit_pipeline_mode(self._libpq):
             self._connection.abandon()
 
     def submit(self, version: int, steps: Sequence[Step], timed: bool = False) -> Run:
@@ -339,7 +343,7 @@ class Pipeline:
             statements.use_version(version)
         run = Run(self._connection, now, timed)
         try:
-            if statements.unwanted:
+            if statements.unwanted and statements.drops:
                 self._deallocate(now)
             self._send((*steps, _TOOK) if timed else steps, run)
         except BaseException as fault:
@@ -357,15 +361,17 @@ class Pipeline:
         libpq, known = self._libpq, self._connection.statements.known
         for step in steps:
             if step.once:
-                if not _send_text(libpq, step.text.encode(), 0, None, None, None, None, 0):
+                if not pq_send_query_params(libpq, step.text.encode(), 0, None, None, None, None, 0):
                     raise NotTaken
                 continue
             prepared = known.get((step.role, step.text)) or self._prepare(step, run)
             size = len(step.values)
-            if not _send_prepared(libpq, prepared.name, size, (_TEXT * size)(*step.values), None, None, 0):
+            if not pq_send_query_prepared(
+                libpq, prepared.name, size, (Text * size)(*step.values), None, None, 0
+            ):
                 raise NotTaken
             run.used.append(prepared)
-        if not _sync(libpq):
+        if not pq_pipeline_sync(libpq):
             raise NotTaken
 
     def flush_soon(self) -> None:
@@ -377,7 +383,7 @@ class Pipeline:
     def _prepare(self, step: Step, run: Run) -> Prepared:
         prepared = self._connection.statements.add(step.role, step.text)
         run.preparing.append(prepared)
-        if not _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None):
+        if not pq_send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None):
             raise NotTaken
         return prepared
 
@@ -388,7 +394,10 @@ class Pipeline:
             run.done.addErrback(lambda failure: None)
             self.waiting.append(run)
             drop = b"DEALLOCATE " + name
-            if not (_send_text(self._libpq, drop, 0, None, None, None, None, 0) and _sync(self._libpq)):
+            if not (
+                pq_send_query_params(self._libpq, drop, 0, None, None, None, None, 0)
+                and pq_pipeline_sync(self._libpq)
+            ):
                 raise NotTaken
 
     def waited(self, now: float) -> float:
@@ -400,7 +409,7 @@ class Pipeline:
     def flush(self) -> None:
         """Send what has been submitted."""
         self._scheduled = False
-        left = _flush(self._libpq) if self._libpq is not None else 0
+        left = pq_flush(self._libpq) if self._libpq is not None else 0
         if left > 0:
             self._connection.reactor.addWriter(self._connection)
         elif left < 0:
@@ -409,14 +418,14 @@ class Pipeline:
     def read(self) -> None:
         """Take what has arrived, and fire the runs that are complete."""
         libpq, waiting = self._libpq, self.waiting
-        if not _consume(libpq):
+        if not pq_consume_input(libpq):
             self._connection.connection_lost()
             return
         now, cpu = self._clock(), thread_time()
         waited = now - self.since - (cpu - self._cpu)  # as ``waited`` has it
         ended = False
-        while waiting and not _is_busy(libpq):
-            result = _get_result(libpq)
+        while waiting and not pq_is_busy(libpq):
+            result = pq_get_result(libpq)
             if not result:
                 if ended:
                     # Nothing twice in a row: the server has gone before it had all that was sent, and libpq would
@@ -426,9 +435,9 @@ class Pipeline:
                 ended = True  # the end of one statement's results
                 continue
             ended = False
-            run, status = waiting[0], _status(result)
+            run, status = waiting[0], pq_result_status(result)
             if status == _PIPELINE_SYNC:
-                _clear(result)
+                pq_clear(result)
                 waiting.popleft()
                 if waited:
                     run.slow, waited = self._held_up(waited, run), 0.0
@@ -436,16 +445,16 @@ class Pipeline:
                 continue
             if status == _TUPLES_OK:
                 if run.before:
-                    _clear(run.before)
+                    pq_clear(run.before)
                 run.before, run.result = run.result, result
                 continue
             if status == _COMMAND_OK:
                 # The result of preparing has no name of a command.
-                if run.preparing and not _command(result):
+                if run.preparing and not pq_command_status(result):
                     del run.preparing[0]
             elif status != _PIPELINE_ABORTED:
                 run.error = _refusal(result)
-            _clear(result)
+            pq_clear(result)
         self.since, self._cpu = now, cpu
 
     def lost(self, failure: Lost) -> None:
@@ -456,8 +465,8 @@ class Pipeline:
         runs = list(self.waiting)
         self.waiting.clear()
         for run in runs:
-            _clear(run.result)
-            _clear(run.before)
+            pq_clear(run.result)
+            pq_clear(run.before)
             run.done.errback(failure(run.error))
 
     @property
@@ -481,12 +490,12 @@ class Pipeline:
             stale = run.used if may_be_stale(run.error.pgcode) else run.preparing
             for prepared in stale:
                 self._connection.statements.forget(prepared)
-            _clear(before)
-            _clear(result)
+            pq_clear(before)
+            pq_clear(result)
             run.done.errback(run.error)
             return
         if run.timed:
-            run.took = int(_value(result, 0, 0)) / 1e6
+            run.took = int(pq_value(result, 0, 0)) / 1e6
             run.used.pop()
             before, result = result, before
         if result:
@@ -494,10 +503,10 @@ class Pipeline:
             if run.used:
                 last = run.used[-1]
                 if last.types is None:
-                    last.types = tuple([_type(result, n) for n in range(_columns(result))])
+                    last.types = tuple([pq_field_type(result, n) for n in range(pq_fields(result))])
                 run.types = last.types
-        _clear(before)
-        _clear(result)
+        pq_clear(before)
+        pq_clear(result)
         run.done.callback(None)
 
 
@@ -506,12 +515,12 @@ _TOOK = Step("select (extract(epoch from clock_timestamp() - transaction_timesta
 
 
 def _text_rows(result: int) -> list[TextRow]:
-    rows, columns = [], range(_columns(result))
-    for number in range(_rows(result)):
+    rows, columns = [], range(pq_fields(result))
+    for number in range(pq_rows(result)):
         row: TextRow = []
         for column in columns:
-            value = _value(result, number, column)
-            row.append(None if not value and _is_null(result, number, column) else value)
+            value = pq_value(result, number, column)
+            row.append(None if not value and pq_is_null(result, number, column) else value)
         rows.append(row)
     return rows
 
@@ -531,7 +540,7 @@ _SQLSTATE, *_FIELDS = [ord(letter) for letter in "CMDHn"]
 
 
 def _refusal(result: int) -> psycopg2.Error:
-    code, *fields = [_error_field(result, field) for field in (_SQLSTATE, *_FIELDS)]
+    code, *fields = [pq_result_error_field(result, field) for field in (_SQLSTATE, *_FIELDS)]
     texts = [None if text is None else text.decode("utf-8", "replace") for text in fields]
     if code is None:
         return psycopg2.OperationalError("connection lost")

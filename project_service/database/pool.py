@@ -21,6 +21,7 @@ from project_service.database.connection import Connection, DatabaseGone, Params
 from project_service.database.pipeline import Step
 from project_service.database.quickness import Quickness
 from project_service.database.sharing import Pipelines, answered
+from project_service.database.slow import NOT_WATCHED
 from project_service.lifecycle import Backoff, background, cancel, shield, start
 from project_service.wait_queue import WaitQueue
 
@@ -65,7 +66,9 @@ class Pool:
     failure ``late()``; or ``away()`` if nobody is using a connection, which means that none can be made. Their number
     is not limited here, but by the admission of requests. Some of the connections are shared by quick reads
     (``pipelines``); each of those begins with the steps ``setup``. ``recycler``, if it is
-    set, clears away what a caller may have left on a connection.
+    set, clears away what a caller may have left on a connection. Statements that take long are reported to ``slow``,
+    which is to be set before the first connection is made. ``pooled`` says that the connections are those of a pooler
+    that gives each transaction another session: nothing is shared then, and nothing cleared away.
     """
 
     log = Logger()
@@ -79,9 +82,11 @@ class Pool:
         late: Callable[[], Exception] = errors.database_unavailable,
         away: Callable[[], Exception] = errors.database_unavailable,
         setup: Sequence[Step] = (),
+        pooled: bool = False,
     ) -> None:
         self._connect = connect
         self.recycler: Recycles | None = None
+        self.slow = NOT_WATCHED
         self.size = size
         self._clock = clock
         self._idle: list[Connection] = []
@@ -99,11 +104,15 @@ class Pool:
         self._closed = False
         # Why no connection could be made the last time, as it was logged; "" if one was made.
         self._why_not = ""
-        shared = size // CONNECTIONS_PER_PIPELINE
+        self.pooled = pooled
+        # Reads that share a connection rely on its session.
+        shared = 0 if pooled else size // CONNECTIONS_PER_PIPELINE
         self.pipelines = Pipelines(self, shared, clock, setup)
         # How many more slow reads may be run again, and those that wait for that. They leave those that are shared.
         self._room_for_slow = size - shared
         self._waiting_slow: WaitQueue[None] = WaitQueue(clock, acquire_timeout_seconds, late)
+        # Called with each wait for a connection.
+        self.on_wait: Callable[[Deferred[Connection]], None] | None = None
         # Of the queries of ``read``, which are few.
         self._quickness: defaultdict[str, Quickness] = defaultdict(Quickness.known)
         self._empty: Deferred[None] | None = None
@@ -201,6 +210,8 @@ class Pool:
                 self._lend(connection)
                 return connection
         waiting = self._waiting.join()
+        if self.on_wait is not None:
+            self.on_wait(waiting)
         self._grow()
         self.pipelines.wanted()
         return await waiting
@@ -240,11 +251,31 @@ class Pool:
             empty.callback(None)
 
     @property
+    def open(self) -> int:
+        """How many connections there are."""
+        return len(self._busy) + len(self._idle) + len(self._offered)
+
+    @property
+    def busy(self) -> int:
+        """How many of them are in use."""
+        return len(self._busy)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for one."""
+        return len(self._waiting)
+
+    @property
     def free(self) -> int:
         """How many more callers would get a connection without waiting for another caller; less than 1 for none."""
         if self._backoff.pause:  # none can be made
             return len(self._idle)
         return self.size - len(self._busy) - len(self._waiting)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether no connection could be made the last time, and the next is not tried yet."""
+        return self._retry is not None and self._retry.active()
 
     @property
     def longest_wait(self) -> float:
@@ -287,7 +318,7 @@ class Pool:
 
     def _lend(self, connection: Connection) -> None:
         connection.on_lost = None
-        connection.extra_seconds = 0.0
+        connection.extra_seconds, connection.role = 0.0, ""
         self._busy.add(connection)
 
     def _offer(self, connection: Connection) -> None:
@@ -353,6 +384,7 @@ class Pool:
         if self._why_not:
             self._why_not = ""
             self.log.info("connected to the database again")
+        connection.slow = self.slow
         if self.recycler is not None:
             self.recycler.made(connection)
         self._offer(connection)

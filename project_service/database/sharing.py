@@ -106,6 +106,7 @@ async def answered(run: Run, quickness: Quickness) -> bool:
         raise
     if run.slow:
         quickness.doubt()
+        run.connection.report_slow(run)
     else:
         quickness.quick_runs += 1
     return True

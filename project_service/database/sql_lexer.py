@@ -7,6 +7,7 @@ word of the language.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 from attrs import frozen
@@ -64,14 +65,18 @@ class Token:
 
 def tokens(text: str) -> list[Token]:
     """The tokens of ``text``, as a session with ``standard_conforming_strings`` reads it. Raises ``Unreadable``."""
-    found: list[Token] = []
+    return list(each_token(text))
+
+
+def each_token(text: str) -> Iterator[Token]:
+    """As ``tokens``, one after the other, as far as the text can be read."""
     at = 0
     while True:
         at = _skipped(text, at)
         if at >= len(text):
-            return found
+            return
         token, at = _next(text, at)
-        found.append(token)
+        yield token
 
 
 def _skipped(text: str, at: int) -> int:

@@ -288,6 +288,8 @@ class Cluster(Program):
         await self._stop_leftovers()
         if not (self._data / "PG_VERSION").exists():
             await self._initialise(account)
+        elif account is not None:
+            self._take_over(account)
         self._check_version()
         self._sockets = self._socket_directory(account)
         lock_files = (self._data / "postmaster.pid", self._sockets / f"{SOCKET}.lock")
@@ -321,6 +323,15 @@ class Cluster(Program):
         finally:
             password_file.unlink(missing_ok=True)
         draft.rename(self._data)
+
+    def _take_over(self, account: Account) -> None:
+        """Give a copy of another machine's files, where the user has another number, to the user of this one."""
+        if self._data.lstat().st_uid == account.uid:
+            return
+        self._progress(f"Giving {self._data} to the user {account.name}")
+        for folder, _, names in os.walk(self._data, topdown=False):
+            for path in (*(Path(folder, name) for name in names), Path(folder)):
+                os.chown(path, account.uid, account.gid, follow_symlinks=False)
 
     def _check_version(self) -> None:
         file = self._data / "PG_VERSION"

@@ -35,6 +35,9 @@ class Source:
     def resume_body(self) -> None:
         """Read again."""
 
+    def watch_client(self) -> None:
+        """See ``Request.end_with_client``."""
+
     def body_awaited(self, waiting: bool) -> None:
         """A reader begins (True) to wait for the client to send more, or goes on (False)."""
 

@@ -12,6 +12,10 @@ from project_service import errors
 from project_service.http.head import HeaderView
 
 KeyKind = Literal["anon", "service"]
+# The claim ``act`` (RFC 8693 section 4.1) of a token that was made with the service key, to see what somebody sees;
+# and the ``sub`` of one that is to see what nobody in particular does.
+BY_SERVICE: Mapping[str, Any] = {"sub": "service"}
+NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 @frozen
@@ -24,6 +28,17 @@ class Claims:
     sid: str
     exp: int
     raw: Mapping[str, Any] = field(factory=dict, repr=False)
+
+    @property
+    def impersonates(self) -> bool:
+        """Whether the token was made with the service key, to see what somebody sees. It has no session, and stands
+        for the anon key too."""
+        return self.raw.get("act") == BY_SERVICE
+
+    @property
+    def is_nobody(self) -> bool:
+        """Whether it is to see what somebody sees who is not signed in."""
+        return self.sub == NOBODY and self.impersonates
 
 
 @frozen
@@ -151,7 +166,10 @@ def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVe
     if access.key == "ignored":
         return Caller()
     presented = headers.derived(presented_key)
-    kind = _key_kind(access.key, presented, keys)
+    if presented is None and access.key == "required" and _impersonates(headers, tokens):
+        kind: KeyKind | None = "anon"
+    else:
+        kind = _key_kind(access.key, presented, keys)
     if access.key_anywhere and kind == "service" and _has_token(headers, presented):
         kind = "anon"
         if access.key == "service":
@@ -161,11 +179,25 @@ def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVe
     token = headers.derived(bearer_token)
     # Clients of this ecosystem repeat the project key as the bearer token when nobody is signed in.
     if token is not None and token != presented:
-        return Caller(key=kind, user=tokens.verify(token))
+        user = tokens.verify(token)
+        if not user.is_nobody:
+            return Caller(key=kind, user=user)
     caller = Caller(key=kind)
     if access.bearer == "required" and not (caller.is_service and access.key != "optional"):
         raise errors.authentication_required()
     return caller
+
+
+def _impersonates(headers: HeaderView, tokens: TokenVerifier) -> bool:
+    """Whether there is a valid token that was made with the service key. Without one a key is missing, whatever else
+    is wrong with the token."""
+    if b"authorization" not in headers:
+        return False
+    try:
+        token = headers.derived(bearer_token)
+        return token is not None and tokens.verify(token).impersonates
+    except errors.ApiError:
+        return False
 
 
 def _has_token(headers: HeaderView, key: str | None) -> bool:
@@ -255,9 +287,15 @@ class Callers:
         """As the function ``identify``; cached with the header lines until keys change. A token is verified again
         each time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
-        token = None if caller.user is None else headers.derived(bearer_token)
         # Looked at only where it counts: a key that is ignored may be anything.
-        presented = None if caller.key is None else headers.derived(presented_key)
+        presented = None if access.key == "ignored" else headers.derived(presented_key)
+        token = None if access.key == "ignored" or access.bearer == "own" else headers.derived(bearer_token)
+        stands_for_key = caller.key is not None and presented is None
+        is_nobodys = caller.user is None and token is not None and token != presented
+        if stands_for_key or is_nobodys:
+            return caller  # it says nothing of the token, which has to be verified each time
+        if caller.user is None:
+            token = None
         use = KeyUse() if presented is None else self.keys.use_of(presented)
         use.used = True
         headers.caller = _Cached(access, self.keys.active, token, caller, use)

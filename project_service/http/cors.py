@@ -9,8 +9,8 @@ from project_service.http.head import HeaderView
 from project_service.http.response import Reply
 
 EXPOSED = (
-    "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
-    "Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
+    "Accept-Ranges, Consistency-Token, Content-Range, Content-Location, Location, Content-Disposition, ETag, "
+    "Last-Modified, Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
 ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))

@@ -6,8 +6,9 @@ A request passes through ``Edge.begin`` (route, admission class), ``_answer`` (c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from email.utils import formatdate
+from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -27,7 +28,7 @@ from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import OURS, Reply, StreamReply, error_reply, fault_of, head_bytes
 from project_service.http.routing import Match, Policy, Router
-from project_service.log import AccessLog, Later, sent_request_id
+from project_service.log import AccessLog, Later, request_at_work, sent_request_id
 
 _DEFAULT_POLICY = Policy()
 
@@ -80,6 +81,21 @@ def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secur
     return arrival
 
 
+class Traces(Protocol):
+    """Traces requests (``tracing``)."""
+
+    def traced(
+        self,
+        answering: Coroutine[Deferred[Any], Any, None],
+        exchange: Exchange,
+        request: Request,
+        match: Match | None,
+        waited: bool,
+    ) -> Coroutine[Deferred[Any], Any, None]:
+        """What is to run in place of ``answering``, which answers ``request``. ``waited``: it had to wait for
+        admission."""
+
+
 class HttpDate:
     """Calling it gives the current date for the ``Date`` header (RFC 9110 section 6.6.1), formatted once a second.
 
@@ -104,7 +120,7 @@ class Edge:
 
     ``limits`` are by admission class; requests of other classes never wait. ``translate`` turns a failure of the
     database into an ``ApiError``, and returns None for any other failure. ``log_later`` is the reactor's
-    ``callLater``; without it each request is logged at once.
+    ``callLater``; without it each request is logged at once. Without ``traces`` no request is traced.
     """
 
     log = Logger()
@@ -121,6 +137,7 @@ class Edge:
         date: Callable[[], str],
         limits: Mapping[str, Limits],
         log_later: Later | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.settings = settings
         self._router = router
@@ -131,6 +148,7 @@ class Edge:
         self._translate = translate
         self._date = date
         self._access = AccessLog(self.log, log_later)
+        self._traces = traces
         self._refusals = Refusals(clock, metrics.refused)
         self.classes = {
             name: AdmissionClass(name, one, clock, self._refusals) for name, one in limits.items()
@@ -250,7 +268,7 @@ class Edge:
         come: it is refused, or its client has left."""
         del self.requests[exchange]
         refused = result.value if isinstance(result, Failure) else None
-        self._start(exchange, request, match, fault, refused)
+        self._start(exchange, request, match, fault, refused, waited=True)
 
     def _start(
         self,
@@ -259,10 +277,14 @@ class Edge:
         match: Match | None,
         fault: ApiError | None,
         refused: BaseException | None = None,
+        waited: bool = False,
     ) -> None:
         """Run the handler. Its Deferred is kept until the response is out, and cancelled if the client leaves."""
         exchange.slot = request.slot
-        running = Deferred.fromCoroutine(self._answer(exchange, request, match, fault, refused))
+        answering = self._answer(exchange, request, match, fault, refused)
+        if self._traces is not None:
+            answering = self._traces.traced(answering, exchange, request, match, waited)
+        running = Deferred.fromCoroutine(answering)
         if not running.called:
             self.requests[exchange] = running
             if not self._metrics.gathering:
@@ -272,7 +294,12 @@ class Edge:
 
     def _broken(self, failure: Failure, exchange: Exchange, request: Request) -> None:
         if not failure.check(CancelledError, ClientGone):
-            self.log.failure("answering failed id={request_id}", failure, request_id=request.request_id)
+            self.log.failure(
+                "answering failed id={request_id}",
+                failure,
+                request_id=request.request_id,
+                trace_id=request.trace_id,
+            )
             exchange.abort()
 
     async def _answer(
@@ -283,6 +310,7 @@ class Edge:
         fault: ApiError | None,
         refused: BaseException | None,
     ) -> None:
+        request_at_work.set(request)
         route = "-"
         try:
             try:
@@ -362,7 +390,14 @@ class Edge:
         self._metrics.observe(request.method, route, status, seconds, sent)
         path = request.raw_path.decode("latin-1")
         self._access.append(
-            request.request_id, request.method, path, status, sent, seconds, request.client_address
+            request.request_id,
+            request.method,
+            path,
+            status,
+            sent,
+            seconds,
+            request.client_address,
+            request.trace_id,
         )
         if self._closing:
             self._access.flush()
@@ -381,6 +416,7 @@ class Edge:
                 method=request.method,
                 path=request.raw_path.decode("latin-1"),
                 request_id=request.request_id,
+                trace_id=request.trace_id,
             )
             error = errors.internal_error(request.request_id)
         self._metrics.failed(error)
@@ -391,7 +427,11 @@ class Edge:
         error = failure if isinstance(failure, ApiError) else self._translate(failure)
         if error is not None and error.why is not None:
             self.log.warn(
-                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=request.request_id
+                "{code}: {why} id={request_id}",
+                code=error.code,
+                why=error.why,
+                request_id=request.request_id,
+                trace_id=request.trace_id,
             )
         return error
 
@@ -442,7 +482,10 @@ class Edge:
     def _unwritable(self, fault: str, request: Request) -> Reply:
         """A 500 in place of a reply whose head cannot be written without breaking the framing."""
         self.log.error(
-            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=request.request_id
+            "a response was not sent: {fault} id={request_id}",
+            fault=fault,
+            request_id=request.request_id,
+            trace_id=request.trace_id,
         )
         return self._failed(errors.internal_error(request.request_id), None, request)
 
@@ -450,11 +493,16 @@ class Edge:
         error = self._api_error(failure, request)
         self._metrics.failed(error or errors.internal_error(request.request_id))
         if error is None:
-            self.log.failure("streaming failed id={request_id}", request_id=request.request_id)
+            self.log.failure(
+                "streaming failed id={request_id}", request_id=request.request_id, trace_id=request.trace_id
+            )
         else:
             # The database or the store is away, which needs no traceback.
             self.log.warn(
-                "streaming broke off: {why} id={request_id}", why=error.code, request_id=request.request_id
+                "streaming broke off: {why} id={request_id}",
+                why=error.code,
+                request_id=request.request_id,
+                trace_id=request.trace_id,
             )
 
 

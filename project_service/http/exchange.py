@@ -217,6 +217,7 @@ class Exchange(Source):
         self._asked_at: float | None = None
         # Whether the client sends nothing more, so that the rest of a body need not be waited for.
         self.input_over = False
+        self._watched = False
         self._held_at = 0.0
         self._invited_at = float("-inf")
         if body is not None:
@@ -251,6 +252,11 @@ class Exchange(Source):
                 self.slot.release()
             else:
                 self.slot.retake()
+
+    def watch_client(self) -> None:
+        self._watched = True
+        if self.input_over:
+            self._ask_client()
 
     # What the connection calls.
 
@@ -290,15 +296,26 @@ class Exchange(Source):
     def input_ended(self) -> None:
         """The client sends nothing more: it may wait for its answer, or have left.
 
-        A request that waits for its turn would then take it from others. What a client that has left is sent, is
-        answered by a reset; and each client of HTTP/1.1 takes a ``100 Continue`` (RFC 9110 section 15.2).
+        A request that waits for its turn would then take it from others.
         """
         self.input_over = True
         if self._draining is not None:
             self._close()
-        elif self.slot is None and self._version == b"HTTP/1.1" and self._close_call is None:
+        elif self.slot is None or self._watched:
+            self._ask_client()
+
+    def _ask_client(self) -> None:
+        """Find out whether the client is there. What one that has left is sent, is answered by a reset; and each
+        client of HTTP/1.1 takes a ``100 Continue`` (RFC 9110 section 15.2)."""
+        if self._version == b"HTTP/1.1" and self._close_call is None and not self.status:
             self._connection.write(CONTINUE)
-            self._close_call = self._clock.callLater(RESET_SECONDS, self._connection.abort_if_reset)
+            self._close_call = self._clock.callLater(RESET_SECONDS, self._look_for_reset)
+
+    def _look_for_reset(self) -> None:
+        # A watched request is slow, and its client may be far away.
+        again = self._watched and not self.status
+        self._close_call = self._clock.callLater(RESET_SECONDS, self._look_for_reset) if again else None
+        self._connection.abort_if_reset()
 
     def connection_lost(self) -> None:
         self._gone = True

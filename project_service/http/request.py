@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
@@ -32,7 +32,9 @@ class Request:
     ``base_url`` is ``public_url`` where configured, else scheme and host. The handler releases its ``slot`` while it
     waits for something that does not need it: for other clients to read, or for a connection that requests share.
     ``started`` is when the request began, by the reactor's clock. ``any_origin``: pages of every origin may read
-    responses. ``callers`` and ``access`` are set if some of the body came after the head.
+    responses. ``callers`` and ``access`` are set if some of the body came after the head. ``outline`` is set by the
+    handler: what the log may say of a request whose work is slow. ``span`` is the one of ``tracing``, if any, and
+    ``trace_id`` that of its trace for the log; "" if the request is not traced.
     """
 
     method: str
@@ -53,7 +55,14 @@ class Request:
     path_args: Mapping[str, str] = field(factory=dict)
     callers: Callers | None = None
     access: Access = Access()
+    outline: Callable[[Request], str] | None = None
+    span: object = None
+    trace_id: str = ""
     _parameters: dict[str, list[str]] | None = field(default=None, init=False)
+
+    def outlined(self) -> str:
+        """As ``log.AtWork``."""
+        return "" if self.outline is None else self.outline(self)
 
     def query_value(self, name: str) -> str | None:
         """As ``one_value`` of the query."""
@@ -74,6 +83,11 @@ class Request:
             codings = b",".join(self.headers.all(b"content-encoding")).lower().split(b",")
             if any(coding.strip() not in (b"", b"identity") for coding in codings):
                 raise errors.unsupported_media_type_encoded()
+
+    def end_with_client(self) -> None:
+        """Have the handler cancelled also if its client closes the connection in the ordinary way, which by itself
+        says only that it sends nothing more: it may still read. To be called before the body is read."""
+        self.body.source.watch_client()
 
     async def read(self, limit: int) -> bytes:
         """The whole body, as ``Body.read``, when it is this request's turn.

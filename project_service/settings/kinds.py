@@ -217,6 +217,16 @@ def seconds(minimum: float = 0.0) -> Kind:
     return read
 
 
+def ratio(value: Any) -> float:
+    """A share of a whole, from 0 to 1."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return float(value)
+
+
 def workers(value: Any) -> int | str:
     if value == "auto":
         return "auto"
@@ -224,6 +234,16 @@ def workers(value: Any) -> int | str:
         return int(integer(1, 256)(value))
     except ValueError as fault:
         raise ValueError(f'{fault}, or "auto"') from None
+
+
+def console(value: Any) -> bool | str:
+    """Who sees the console: a boolean, or "loopback" for clients on this machine."""
+    if value == "loopback":
+        return "loopback"
+    try:
+        return flag(value)
+    except ValueError as fault:
+        raise ValueError(f'{fault}, or "loopback"') from None
 
 
 # Kinds made of other kinds
@@ -305,12 +325,25 @@ def or_file(kind: Kind) -> Kind:
 # Addresses
 
 
-def dsn(value: Any) -> Secret:
+def connection_string(value: Any) -> Secret:
     """A libpq connection string or URI."""
     from project_service.dsn import read_dsn
 
     read_dsn(text(value))
     return Secret(value)
+
+
+def read_dsns(value: Any) -> tuple[Secret, ...]:
+    """The connection strings of standbys: one, or a list of them (in the environment a JSON array)."""
+    from project_service.dsn import read_dsn
+
+    def one(item: Any) -> Secret:
+        read_dsn(text(item), standbys=True)
+        return Secret(item)
+
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        value = [value]
+    return tuple(list_of(or_file(one))(value))
 
 
 def url(value: Any) -> str:
@@ -511,6 +544,17 @@ def secret_file(value: Any) -> Secret:
     if not content:
         raise ValueError("names a file that is empty")
     return Secret(content)
+
+
+_HEADER_LINE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*[!-~]+(?: [!-~]+)*[ \t]*")
+
+
+def headers_file(value: Any) -> Secret:
+    """The path of a file of headers whose values are secrets, a line ``name: value`` for each."""
+    content = secret_file(value)
+    if not all(_HEADER_LINE.fullmatch(line) for line in content.reveal().split("\n")):
+        raise ValueError("names a file with a line other than name: value, in printable ASCII")
+    return content
 
 
 def pem_file(value: Any) -> str:

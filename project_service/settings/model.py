@@ -19,10 +19,12 @@ from project_service.settings.kinds import (
     application_url,
     choice,
     claim_path,
-    dsn,
+    connection_string,
+    console,
     endpoint,
     flag,
     header_name,
+    headers_file,
     helo_name,
     hook,
     hook_secret,
@@ -40,6 +42,8 @@ from project_service.settings.kinds import (
     own_schema,
     page_url,
     pem_file,
+    ratio,
+    read_dsns,
     redirect_pattern,
     redirect_url,
     role,
@@ -95,15 +99,26 @@ class Server:
     log_format: str = key(choice("text", "json"), "text")
     client_paths: bool = key(flag, True)
     client_database: str | None = key(optional(text), None)
+    console: bool | str = key(console, "loopback")
+    # None: where the database is embedded.
+    console_sql: bool | None = key(optional(flag), None)
+    console_log: bool | None = key(optional(flag), None)
+    # None: with an embedded database, the folder "migrations" of the working directory, if it is there.
+    migrations_dir: str | None = key(optional(text), None)
 
 
 @frozen
 class Database:
-    dsn: Secret | None = key(optional(dsn), None)
+    dsn: Secret | None = key(optional(connection_string), None)
+    direct_dsn: Secret | None = key(optional(connection_string), None)
+    prepare: bool = key(flag, True)
+    read_dsn: tuple[Secret, ...] = key(read_dsns, ())
+    max_staleness_seconds: float = key(seconds(0.1), 5.0)
     pool_size: int = key(integer(1, 10000), 10)
     policy_pool_size: int = key(integer(1, 10000), 10)
     acquire_timeout_seconds: float = key(seconds(0.01), 5.0)
     statement_timeout_seconds: float = key(seconds(), 30.0)
+    slow_query_seconds: float = key(seconds(), 1.0, reloads=True)
 
 
 @frozen
@@ -267,6 +282,19 @@ class Smtp:
         return self.host is not None or self.mail_dir is not None
 
 
+@frozen
+class Tracing:
+    """``[tracing]``: spans by OTLP over HTTP. Without an ``endpoint`` nothing is traced."""
+
+    endpoint: str | None = key(optional(url), None)
+    headers_file: Secret | None = key(optional(headers_file), None)
+    ca_file: str | None = key(optional(pem_file), None)
+    service_name: str = key(text, "project-service")
+    sample_ratio: float = key(ratio, 0.1)
+    # None: as sample_ratio.
+    parent_sample_ratio: float | None = key(optional(ratio), None)
+
+
 # PostgREST's default of "db-hoisted-tx-settings".
 HOISTED = ("statement_timeout", "plan_filter.statement_cost_limit", "default_transaction_isolation")
 
@@ -275,7 +303,11 @@ HOISTED = ("statement_timeout", "plan_filter.statement_cost_limit", "default_tra
 class StageDatabase:
     """``[stages.<stage>.databases.<name>]``, in PostgREST's terms. With ``dsn`` None it is the system database."""
 
-    dsn: Secret | None = key(optional(or_file(dsn)), None)
+    dsn: Secret | None = key(optional(or_file(connection_string)), None)
+    direct_dsn: Secret | None = key(optional(or_file(connection_string)), None)
+    # None: where the database is the system database, what [database] has.
+    read_dsn: tuple[Secret, ...] | None = key(optional(read_dsns), None)
+    max_staleness_seconds: float | None = key(optional(seconds(0.1)), None)
     schemas: tuple[str, ...] = key(list_or_commas(own_schema, nonempty=True), ("public",))
     extra_search_path: tuple[str, ...] = key(list_or_commas(text), ("public",))
     max_rows: int = key(integer(0, 2**63 - 1), 1000)  # as far as PostgreSQL's bigint goes
@@ -323,8 +355,15 @@ class Stage:
     databases: dict[str, StageDatabase]
 
 
+# Of a setting that embedded mode has filled in.
+EMBEDDED = "embedded"
+
+
 @frozen
 class Settings:
+    """``origins`` says of each setting that is not a default where it comes from, by its dotted name: the path of the
+    file, "environment", "command line" or ``EMBEDDED``."""
+
     server: Server = _section(Server)
     database: Database = _section(Database)
     store: Store = _section(Store)
@@ -332,13 +371,25 @@ class Settings:
     storage: Storage = _section(Storage)
     images: Images = _section(Images)
     smtp: Smtp = _section(Smtp)
+    tracing: Tracing = _section(Tracing)
     stages: dict[str, Stage] = attrs.field(factory=dict)
+    origins: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
     def stage_databases(self) -> Iterator[tuple[str, str, StageDatabase]]:
         """Every database of the table API, after its stage and its name."""
         for stage, of_stage in self.stages.items():
             for name, database in of_stage.databases.items():
                 yield stage, name, database
+
+    def readers_of(self, database: StageDatabase) -> tuple[tuple[Secret, ...], float]:
+        """The connection strings of the standbys that reads of ``database`` may go to, and how many seconds old what
+        they show may be at most."""
+        of_system = self.database.read_dsn if database.dsn is None else ()
+        staleness = database.max_staleness_seconds
+        return (
+            of_system if database.read_dsn is None else database.read_dsn,
+            self.database.max_staleness_seconds if staleness is None else staleness,
+        )
 
     def client_database(self) -> tuple[str, str] | None:
         """Stage and name of the database at ``/rest/v1``: the one that ``server.client_database`` names, or the only
@@ -363,13 +414,27 @@ class Settings:
             for schema in database.schemas
         )
 
+    def session_dsn(self, database: StageDatabase | None = None) -> Secret:
+        """How a session of one's own is had with ``database``, or with the system database: for notifications, locks,
+        migrations and commands."""
+        of_system = self.database.direct_dsn or self.database.dsn
+        found = of_system if database is None or database.dsn is None else database.direct_dsn or database.dsn
+        assert found is not None
+        return found
+
+    def is_pooled(self, database: StageDatabase | None = None) -> bool:
+        """Whether a pooler gives each transaction of ``database``, or of the system database, another session."""
+        own = self.database if database is None or database.dsn is None else database
+        return own.direct_dsn is not None
+
     def on_system_database(self) -> list[StageDatabase]:
         """The databases of the table API that are the system database."""
         return [database for _, _, database in self.stage_databases() if database.dsn is None]
 
     def with_database(self, dsn: str) -> Settings:
         """These settings with the address of an embedded database."""
-        return attrs.evolve(self, database=attrs.evolve(self.database, dsn=Secret(dsn)))
+        changed = attrs.evolve(self, database=attrs.evolve(self.database, dsn=Secret(dsn), direct_dsn=None))
+        return changed.filled_in("database.dsn")
 
     def with_store(self, embedded: Store) -> Settings:
         """These settings with the address and keys of an embedded store. All else about the store stays."""
@@ -383,7 +448,12 @@ class Settings:
             credentials_file=None,
             addressing_style="path",
         )
-        return attrs.evolve(self, store=store)
+        names = ("endpoint_url", "region", "access_key_id", "secret_access_key", "addressing_style")
+        return attrs.evolve(self, store=store).filled_in(*(f"store.{name}" for name in names))
+
+    def filled_in(self, *names: str) -> Settings:
+        """These settings, of which embedded mode has filled in those of these dotted names."""
+        return attrs.evolve(self, origins={**self.origins, **dict.fromkeys(names, EMBEDDED)})
 
     def changed_without_restart(self, new: Settings) -> Settings:
         """These settings, with those that can be reloaded taken from ``new``."""
@@ -401,7 +471,15 @@ class Settings:
         # The mail server is only used after a restart, and until then nobody could confirm an address.
         if not self.smtp.sends and new.smtp.sends:
             sections["auth"] = attrs.evolve(sections["auth"], confirm_email=self.auth.confirm_email)
-        return attrs.evolve(self, **sections)
+        return attrs.evolve(self, **sections, origins=self._origins_with(new))
+
+    def _origins_with(self, new: Settings) -> Mapping[str, str]:
+        """The origins once the settings that can be reloaded are taken from ``new``. What embedded mode has filled in
+        stays so: ``new`` may have been read by a worker, to which it is an option."""
+        kept = {
+            name: origin for name, origin in self.origins.items() if origin == EMBEDDED or not reloads(name)
+        }
+        return {name: origin for name, origin in new.origins.items() if reloads(name)} | kept
 
     def waiting_for_restart(self, new: Settings) -> list[str]:
         """The dotted names of settings that are different in ``new`` but need a restart."""
@@ -439,3 +517,10 @@ INNER_SECTIONS: Mapping[str, type] = {
     for one in attrs.fields(section)
     if "kind" not in one.metadata
 }
+
+
+def reloads(name: str) -> bool:
+    """Whether a changed value of the setting of this dotted name is applied on SIGHUP."""
+    section, _, rest = name.partition(".")
+    field = attrs.fields_dict(SECTIONS[section]).get(rest.partition(".")[0]) if section in SECTIONS else None
+    return field is not None and bool(field.metadata["reloads"])

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -43,6 +44,8 @@ PREFIX = "PROJECT_SERVICE__"
 CONFIG_VARIABLE = "PROJECT_SERVICE_CONFIG"
 DATA_DIR_VARIABLE = "PROJECT_SERVICE_DATA_DIR"
 DEFAULT_DATA_DIR = "var"
+# The folder of the project's numbered SQL files, by convention.
+MIGRATIONS = "migrations"
 
 # What some commands do not need. The service needs all of them.
 Resource = Literal["database", "store", "token keys", "mail server"]
@@ -53,6 +56,8 @@ ALL_RESOURCES: frozenset[Resource] = frozenset(get_args(Resource))
 EXTENSIONS_SCHEMA = "extensions"
 EMBEDDED_SEARCH_PATH = (*StageDatabase().extra_search_path, EXTENSIONS_SCHEMA)
 
+# Settings of the console that follow from an embedded database if they are not given.
+CONSOLE_SETTINGS = ("console_sql", "console_log", "migrations_dir")
 # What ``store.credentials_file`` sets.
 _STORE_KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset({*SECTIONS, "stages"})
@@ -144,10 +149,14 @@ class Source:
             given.update(_with_own_names(_from_file(self.config, faults), faults))
         given.update(_with_own_names(_from_environment(environ), faults))
         given.update({name: _Given(value, "command line") for name, value in self.options.items()})
-        settings = _converted(given, faults)
+        settings = evolve(_converted(given, faults), origins={name: one.where for name, one in given.items()})
         if settings.store.credentials_file is not None:
             keys = {name: getattr(settings.store.credentials_file, name) for name in _STORE_KEYS}
-            settings = evolve(settings, store=evolve(settings.store, **keys))
+            origin = settings.origins["store.credentials_file"]
+            origins = {f"store.{name}": origin for name, value in keys.items() if value is not None}
+            settings = evolve(
+                settings, store=evolve(settings.store, **keys), origins={**settings.origins, **origins}
+            )
         # If the file could not be read, it is unknown what is missing.
         if all(fault.name for fault in faults):
             faulty = {fault.name for fault in faults}
@@ -184,15 +193,29 @@ class Launch:
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
     """``settings`` with what embedded mode fills in: the key file and the folder of e-mails below ``data_dir``, the
-    database dev/main, and the schema of extensions in the search path."""
+    database dev/main, and the schema of extensions in the search path. With an embedded database the console has SQL,
+    if there is no other beside it, and the log, unless the settings say otherwise, and saves migrations in the folder
+    ``MIGRATIONS``, if there is one."""
     if _embeds_a_server(settings) and settings.smtp.mail_dir is None:
-        settings = evolve(settings, smtp=evolve(settings.smtp, mail_dir=str(data_dir / "mail")))
+        smtp = evolve(settings.smtp, mail_dir=str(data_dir / "mail"))
+        settings = evolve(settings, smtp=smtp).filled_in("smtp.mail_dir")
     if settings.auth.jwt_keys_file is None:
-        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
+        auth = evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json"))
+        settings = evolve(settings, auth=auth).filled_in("auth.jwt_keys_file")
     if not settings.stages:
         settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
     if settings.database.dsn is not None:
         return settings
+    server = settings.server
+    alone = all(database.dsn is None for *_, database in settings.stage_databases())
+    sql = alone if server.console_sql is None else server.console_sql
+    shown_log = server.console_log is None or server.console_log
+    folder = server.migrations_dir
+    if folder is None and Path(MIGRATIONS).is_dir():
+        folder = str(Path(MIGRATIONS).resolve())
+    filled = evolve(server, console_sql=sql, console_log=shown_log, migrations_dir=folder)
+    names = [f"server.{name}" for name in CONSOLE_SETTINGS if getattr(filled, name) != getattr(server, name)]
+    settings = evolve(settings, server=filled).filled_in(*names)
     stages: dict[str, dict[str, StageDatabase]] = {}
     for stage, name, database in settings.stage_databases():
         path = database.extra_search_path
@@ -485,6 +508,7 @@ def _contradictions(
     yield from _unknown_database(settings, embedded)
     if not embedded and settings.database.dsn is None:
         yield "database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database"
+    yield from _without_pooler(settings)
     if store.endpoint_url is not None:
         # A file of keys that could not be read is reported already.
         unreadable = store.credentials_file is None and _is_set(given, "store.credentials_file")
@@ -501,6 +525,7 @@ def _contradictions(
             if _is_set(given, name):
                 yield name, "is named besides store.credentials_file, which has its own", "store"
     yield from _sizes_beyond(settings.images)
+    yield from _untraceable(settings)
     yield from _unusable_providers(auth, given)
     yield from _unusable_hooks(auth)
     yield from _unusable_passkeys(auth)
@@ -511,6 +536,31 @@ def _contradictions(
         yield "smtp.sender", "is missing", "mail server"
     if auth.confirm_email and not smtp.sends and not (embedded and _embeds_a_server(settings)):
         yield "auth.confirm_email", "needs [smtp] host (or mail_dir, to try it)", "mail server"
+
+
+def _without_pooler(settings: Settings) -> Iterator[tuple[str, str, None]]:
+    if not settings.database.prepare and settings.database.direct_dsn is None:
+        yield (
+            "database.prepare",
+            "is for a pooler of transactions, so database.direct_dsn is needed too",
+            None,
+        )
+    if settings.database.direct_dsn is not None and settings.database.dsn is None:
+        yield "database.direct_dsn", "is for dsn that leads to a pooler, and there is no database.dsn", None
+    for stage, name, database in settings.stage_databases():
+        if database.direct_dsn is not None and database.dsn is None:
+            yield f"stages.{stage}.databases.{name}.direct_dsn", "is for its dsn, and there is none", None
+
+
+def _untraceable(settings: Settings) -> Iterator[tuple[str, str, None]]:
+    if settings.tracing.endpoint is None:
+        return
+    try:
+        installed = find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        installed = False
+    if not installed:
+        yield "tracing.endpoint", "needs an extra: pip install 'project-service[tracing]'", None
 
 
 def _unknown_database(settings: Settings, embedded: bool) -> Iterator[tuple[str, str, None]]:

@@ -16,8 +16,9 @@ from twisted.logger import Logger
 from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.pool import Pool
+from project_service.database.readers import Readers
 from project_service.http.health import NotReady
-from project_service.http.routing import Policy, Router
+from project_service.http.routing import Handler, Policy, Router
 from project_service.lifecycle import Every, start, with_timeout
 from project_service.process import cpus
 from project_service.settings.model import Images
@@ -31,6 +32,7 @@ from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.pictures.pool import ImagePool
 from project_service.storage.pictures.renditions import Renditions, is_installed
+from project_service.storage.reading import Reading, described
 from project_service.storage.receiving import Receiver
 from project_service.storage.removal import Removal
 from project_service.storage.reservations import Reservations
@@ -121,20 +123,37 @@ class Storage:
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
         objects, receiver, downloads = self.rows.objects, self.receiver, self.downloads
+        wrap, tus = self.wrapping(translated), self.wrapping(with_tus)
         buckets = self.buckets.named()
-        part.mount(ListingRoutes(buckets, objects), wrap=translated)
+        part.mount(ListingRoutes(buckets, downloads.reading), wrap=wrap, place=described)
         part.mount(
-            ObjectRoutes(buckets, objects, self.objects, receiver, downloads, self.live), wrap=translated
+            ObjectRoutes(buckets, objects, self.objects, receiver, downloads, self.live),
+            wrap=wrap,
+            place=described,
         )
-        part.mount(CopyRoutes(buckets, self.objects), wrap=translated)
-        part.mount(SigningRoutes(buckets, objects, receiver, self.links, self.live), wrap=translated)
+        part.mount(CopyRoutes(buckets, self.objects), wrap=wrap, place=described)
+        part.mount(
+            SigningRoutes(buckets, objects, receiver, self.links, self.live), wrap=wrap, place=described
+        )
         opening = LinkRoutes(downloads, self.links, receiver)
-        part.mount(opening, wrap=partial(translated, headers=(NO_REFERRER,)))
-        part.mount(BucketRoutes(buckets, self.objects), key="service", wrap=translated)
+        part.mount(opening, wrap=self.wrapping(partial(translated, headers=(NO_REFERRER,))), place=described)
+        part.mount(
+            BucketRoutes(buckets, self.objects, self.links.now), key="service", wrap=wrap, place=described
+        )
         pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
-        pages.mount(PublicRoutes(buckets, downloads, self.live), wrap=translated)
+        pages.mount(PublicRoutes(buckets, downloads, self.live), wrap=wrap, place=described)
         resumable = router.of_part(Policy(admission=ADMISSION, error_form=ERROR_FORM))
-        resumable.mount(ResumableRoutes(self.resumables), wrap=with_tus)
+        resumable.mount(ResumableRoutes(self.resumables), wrap=tus, place=described)
+
+    def readers_by_name(self, name: str) -> dict[str, Readers[ObjectRows]]:
+        """The standbys that reads may go to under this ``name``, if there are any."""
+        readers = self.downloads.reading.readers
+        return {} if readers is None else {name: readers}
+
+    def wrapping(self, wrap: Callable[[Handler], Handler]) -> Callable[[Handler], Handler]:
+        """``wrap``, for handlers whose callers are to read what they have written."""
+        acknowledged = self.downloads.reading.acknowledged
+        return lambda handler: acknowledged(wrap(handler))
 
     def reload(self, settings: StorageSettings, store: StoreSettings) -> None:
         """Apply changed limits and lifetimes, and sign with the key pair of ``store``; nothing else of the store
@@ -205,19 +224,20 @@ def build(
     endpoint: str = "",
     images: Images | None = None,
     image_pool: Any = None,
+    reading: Callable[[ObjectRows, Buckets], Reading] = Reading,
 ) -> Storage:
     """Storage on the given store and rows. ``endpoint`` is what the log calls the store.
 
     ``sweep_lock`` keeps the sweeper to one process at a time, ``digest_lock`` what computes missing digests.
-    ``steps`` is called with each step of a change, for tests that interrupt one.
+    ``steps`` is called with each step of a change, for tests that interrupt one. ``reading`` makes how rows are read.
     """
-    live = Live(settings)
+    live, buckets = Live(settings), Buckets(rows.buckets, reactor)
+    made = reading(rows.objects, buckets)
     removal = Removal(store, rows.garbage, live, reactor, steps)
     reservations = Reservations(rows.objects, reactor, uuid4)
     uploads = Uploads(
         rows.objects, rows.garbage, store, removal, reservations, reactor, settings.part_bytes, steps
     )
-    buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, uploads, buckets)
     renditions = _renditions(reactor, rows, uploads, images or Images(), image_pool)
     sweeper = Sweeper(store, rows.garbage, rows.links, rows.resumables, removal, now)
@@ -233,12 +253,13 @@ def build(
         (
             _sweeping(reactor, settings, sweeper, sweep_lock),
             Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
+            *(() if made.readers is None else (made.readers,)),
         ),
         _digesting(
             reactor, settings, MissingDigests(rows.garbage, Reader(store, reactor), live), digest_lock
         ),
         live,
-        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now),
+        Downloads(made, store, SmallObjects(settings.cache_bytes), renditions, now),
         Receiver(buckets, uploads, live),
         rows,
         reservations,
@@ -299,17 +320,20 @@ def assemble(
     digest_lock: Lock = unlocked,
     steps: Callable[[str], None] = unobserved,
     images: Images | None = None,
+    reading: Callable[[ObjectRows, Buckets], Reading] = Reading,
+    connect: Callable[[Any, StoreSettings], S3Store] = connect_store,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool, and
     ``actor`` runs those of its statements in which SQL of the project decides."""
     return build(
         reactor,
         storage,
-        connect_store(reactor, store),
+        connect(reactor, store),
         sql_rows(database, actor),
         sweep_lock=sweep_lock,
         digest_lock=digest_lock,
         steps=steps,
         endpoint=store.endpoint_url or "",
         images=images,
+        reading=reading,
     )

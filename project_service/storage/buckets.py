@@ -9,6 +9,7 @@ from attrs import define, field
 from cachetools import FIFOCache
 from twisted.internet.interfaces import IReactorTime
 
+from project_service.audit import By
 from project_service.errors import ApiError
 from project_service.http.json_body import read_members
 from project_service.storage import errors, keys
@@ -110,28 +111,35 @@ class Buckets:
             raise errors.bucket_not_found()
         return bucket
 
-    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
+    async def create(self, name: str, rules: BucketRules, by: By | None = None) -> Bucket:
         """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
-        return await self.rows.create(read_bucket_name("name", name), rules, is_open)
+        return await self.rows.create(read_bucket_name("name", name), rules, by=by)
 
-    async def create_by_id(self, name: str, rules: BucketRules, is_open: bool, writer: Writer) -> Bucket:
+    async def create_by_id(
+        self, name: str, rules: BucketRules, is_open: bool, writer: Writer, by: By | None = None
+    ) -> Bucket:
         """As ``create``, with any id for a name, and ``writer`` as its owner. Raises ``not_allowed`` too."""
-        return await self.rows.create(read_bucket_id("name", name), rules, is_open, writer)
+        return await self.rows.create(read_bucket_id("name", name), rules, is_open, writer, by)
 
     async def change(
-        self, name: str, changes: Mapping[str, Any], is_open: bool | None = None, writer: Writer = SERVICE
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        is_open: bool | None = None,
+        writer: Writer = SERVICE,
+        by: By | None = None,
     ) -> Bucket:
         """``changes`` are rules; None for ``is_open`` leaves that. Raises ``bucket_not_found``, ``not_allowed``."""
         if not self._knows(name):
             raise errors.bucket_not_found()
-        bucket = await self.rows.change(name, changes, is_open, writer)
+        bucket = await self.rows.change(name, changes, is_open, writer, by)
         self._cache.pop(name, None)
         return bucket
 
-    async def delete(self, name: str, writer: Writer = SERVICE) -> None:
+    async def delete(self, name: str, writer: Writer = SERVICE, by: By | None = None) -> None:
         """Raises ``bucket_not_found``, ``bucket_not_empty`` or ``bucket_in_use``."""
         await self.fresh(name)
-        await self.rows.delete(name, writer)
+        await self.rows.delete(name, writer, by)
         self._cache.pop(name, None)
 
 

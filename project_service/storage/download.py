@@ -6,6 +6,7 @@ Small objects that were read lately come from memory.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ from wsgiref.handlers import format_date_time
 
 from attrs import evolve, frozen
 
-from project_service.errors import Headers
+from project_service.errors import ApiError, Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
@@ -27,7 +28,7 @@ from project_service.storage.parsing.digests import repr_digest, wants_sha256
 from project_service.storage.pictures.images import VARY, Rendition, Wanted
 from project_service.storage.pictures.renditions import Renditions
 from project_service.storage.presentation import ANY_ORIGIN, NO_SNIFFING, presentation
-from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.reading import Reading
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
@@ -60,7 +61,7 @@ class Terms:
 
 @frozen(eq=False)
 class Downloads:
-    rows: ObjectRows
+    reading: Reading
     store: S3Store
     small: SmallObjects
     renditions: Renditions
@@ -78,9 +79,15 @@ class Downloads:
     ) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``, and for a
         picture in another size or format what ``Renditions`` raises."""
+        # A picture may have to be made, and the use of a link be counted: the primary says of what.
+        if self.reading.readers is not None and wanted is None and terms.use is None:
+            row = await self.reading.shown(request, bucket, key, terms.viewer)
+            if row is not None:
+                with suppress(NoSuchObject, ApiError):  # the primary may know better
+                    return await self._answer(request, row, terms)
         missing: UUID | None = None
         for _ in range(MAX_READS):
-            row = await self.rows.find(bucket, key, terms.viewer)
+            row = await self.reading.rows.find(bucket, key, terms.viewer)
             if row is None:
                 raise errors.object_not_found()
             if row.version == missing:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from attrs import evolve, frozen
 
+from project_service.audit import By
 from project_service.errors import ApiError
 from project_service.lifecycle import shield, to_its_end
 from project_service.storage import access, errors, keys
@@ -128,33 +129,37 @@ class Objects:
         tags = await self.uploads.without_date(bucket.name, key, conditions, viewer)
         return await self.rows.change(bucket.name, key, changes, writer, tags)
 
-    async def delete_bucket(self, name: str) -> None:
+    async def delete_bucket(self, name: str, by: By | None = None) -> None:
         """Delete a bucket with all that is in it. Raises ``bucket_not_found``, ``bucket_in_use``, and
         ``bucket_not_empty`` where others go on to put objects into it."""
         bucket = await self.buckets.fresh(name)
         for left in reversed(range(EMPTYINGS)):
-            await self.delete_prefix(bucket, "")
+            await self.delete_prefix(bucket, "", by)
             try:
-                await self.buckets.delete(name)
+                await self.buckets.delete(name, by=by)
             except ApiError as refusal:
                 if refusal.code != "bucket_not_empty" or not left:
                     raise
             else:
                 return
 
-    async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
-        """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""
+    async def delete_prefix(self, bucket: Bucket, prefix: str, by: By | None = None) -> int:
+        """Delete everything under ``prefix`` with the service's rights; the number of objects deleted. That it begins
+        is recorded, with ``by``: what comes after may end with the service."""
         count = 0
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
+            if by is not None:
+                await self.buckets.rows.record(by("delete_objects", f"{bucket.name}/{prefix}"))
+                by = None
             # Shielded, so that one that is cancelled ends here.
             count += len(await shield(self.delete(bucket, keys, SERVICE)))
         return count
 
-    async def empty(self, bucket: Bucket, writer: Writer) -> None:
+    async def empty(self, bucket: Bucket, writer: Writer, by: By | None = None) -> None:
         """Delete everything that ``writer`` sees, a thousand at a time. Raises what ``delete`` raises of something
         that they may not delete; what was deleted before that is gone."""
         if writer.is_service:
-            await self.delete_prefix(bucket, "")
+            await self.delete_prefix(bucket, "", by)
             return
         viewer, everything = access.viewer_of(bucket.rules, writer), Entries("", recursive=True)
         while rows := await self.rows.entries(bucket.name, everything, 0, 1000, None, viewer):

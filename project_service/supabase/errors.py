@@ -57,6 +57,7 @@ THEIRS: Mapping[str, Theirs] = {
         403, "session_not_found", "Session from session_id claim in JWT does not exist"
     ),
     "session_not_found": Theirs(403, "session_not_found"),
+    "session_required": Theirs(403, "session_not_found"),
     # Signing up and in.
     "invalid_credentials": Theirs(400, "invalid_credentials", "Invalid login credentials"),
     "email_not_confirmed": Theirs(400, "email_not_confirmed", "Email not confirmed"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -274,11 +274,20 @@ class Identities:
             cached = sent.identity = _Cached(claims, is_service, self._identity(claims, is_service))
         return cached.identity
 
+    @staticmethod
+    def caller_of(sent: RequestHeaders, client: str) -> Hashable:
+        """Who sent a request that has been identified, to tell callers apart: the user of the token, or else the
+        project key and the address of the ``client``."""
+        cached: _Cached | None = sent.identity
+        user = None if cached is None else cached.claims.get("sub")
+        return (sent.key, client) if not isinstance(user, str) else user
+
     def _service_claims(self, token: str) -> Mapping[str, Any]:
         if self.service is None:
             raise errors.no_jwt_secret()
         try:
-            return self.service.verify(token).raw
+            verified = self.service.verify(token)
+            return _NO_CLAIMS if verified.is_nobody else verified.raw
         except ApiError as error:
             # PGRST303 and 301 make clients renew their token; ``session_revoked`` stays as it is.
             if error.code != "invalid_token":

@@ -13,8 +13,11 @@ from attrs import evolve, field, frozen
 from cachetools import LRUCache
 from werkzeug.http import parse_etags
 
+from project_service.database.acting import Preamble
 from project_service.database.connection import DatabaseGone
-from project_service.errors import ApiError, Headers, has_header
+from project_service.database.readers import CONSISTENCY, Ask, Readers
+from project_service.database.staleness import NOTHING_WANTED, read_tokens
+from project_service.errors import ApiError, Away, Headers, has_header
 from project_service.http import cors
 from project_service.http.caller import presented_key
 from project_service.http.head import HeaderView
@@ -44,6 +47,7 @@ from project_service.tables.reply.suggestions import NAMES_BEHIND, usable_sql
 from project_service.tables.request import headers as request_headers
 from project_service.tables.request.body import Payload, slow_to_read
 from project_service.tables.request.json_text import in_order
+from project_service.tables.request.query import outline_of_query
 from project_service.tables.request.request import (
     READING,
     WRITING,
@@ -77,6 +81,7 @@ _PREFLIGHT_HEADERS = ("Accept", "Accept-Language", "Content-Language")
 # The segments of the path of the root.
 _ROOT = ((), ("",))
 _NOTHING = Sql("SELECT 1")
+_TOKEN = CONSISTENCY.lower()
 # Planning a query takes up to five microseconds for each of its bytes.
 _LONG_QUERY_BYTES = 2048
 # For a few roles, schemas and addresses. The description of a thousand tables has two megabytes.
@@ -139,6 +144,7 @@ class TableRoutes:
         service = self.services.get(where)
         if service is None:
             raise errors.no_database()
+        request.outline = _outline
         is_service = request.caller.key == "service"
         segments, resource = _resource(request.raw_path, depth)
         body, upload = b"", None
@@ -164,6 +170,7 @@ class TableRoutes:
             is_service,
             request.slot,
             len(request.raw_query) > _LONG_QUERY_BYTES,
+            request.client_address,
         )
         try:
             if upload is None:
@@ -203,25 +210,41 @@ def _resource(raw_path: bytes, depth: int) -> tuple[tuple[str, ...], str]:
     return tuple(segments), "/" + "/".join(segments)
 
 
+def _outline(request: Request) -> str:
+    """What the log may say of a slow statement's request: its path has names alone."""
+    path = request.raw_path.decode("latin-1")
+    query = outline_of_query(parse_query(request.raw_query, bare_names=False))
+    return f"{request.method} {path}?{query}" if query else f"{request.method} {path}"
+
+
 def _derive(headers: HeaderView) -> RequestHeaders:
     pairs = [(name.decode("latin-1"), read_utf8(value)) for name, value in headers]
     return RequestHeaders.of(pairs, presented_key(headers))
 
 
 @frozen
+class Access:
+    """How statements reach one server of a database: all at once, or as a stream of rows."""
+
+    executor: Executor
+    streams: Streams
+
+
+@frozen
 class TableService:
-    """Answers requests to one database. Raises ``TableError`` for everything that is not a success."""
+    """Answers requests to one database. Raises ``TableError`` for everything that is not a success. ``access`` is
+    that to its primary; reads may go to its ``readers``, if it has any."""
 
     config: TablesConfig
     holder: CacheHolder
     identities: Identities
     planner: Planner
     freshness: Freshness
-    executor: Executor
+    access: Access
     root: Root
-    streams: Streams
     hints: Hints
     in_thread: InThread
+    readers: Readers[Access] | None = None
     # Another one, as what a planner caches is not for several threads. ``in_thread`` calls one function at a time.
     planner_in_thread: Planner = field(init=False)
 
@@ -253,20 +276,34 @@ class TableService:
         if timing:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
+        access = self.access
+        if self.readers is not None:
+            access = self._reader(self.readers, incoming, cache, planned, preamble) or access
         reply = None
-        try:
-            if planned.compiled.history.streamed and self.streams.expected(planned):
-                reply = await self.streams.at_once(incoming, planned, preamble)
-            if reply is None:
-                outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
-                reply = (
-                    reply_to(planned.request, planned.compiled, outcome, incoming.path)
-                    if outcome.whole
-                    else await self.streams.after(incoming, planned, outcome, preamble)
-                )
-        except TableError as error:
-            await self.hints.add(error, incoming, planned, identity)
-            raise
+        while reply is None:
+            try:
+                if planned.compiled.history.streamed and access.streams.expected(planned):
+                    reply = await access.streams.at_once(incoming, planned, preamble)
+                if reply is None:
+                    outcome = await access.executor.execute(
+                        planned, preamble, incoming.resource, incoming.slot
+                    )
+                    reply = (
+                        reply_to(planned.request, planned.compiled, outcome, incoming.path)
+                        if outcome.whole
+                        else await access.streams.after(incoming, planned, outcome, preamble)
+                    )
+            except (ApiError, Away) as error:
+                if self._repeats(error, access, incoming):
+                    access = self.access  # nothing has been sent to the client yet
+                    continue
+                if self.readers is not None and not planned.compiled.read_only:
+                    self.readers.wrote(self._caller(incoming))  # perhaps
+                if isinstance(error, TableError):
+                    await self.hints.add(error, incoming, planned, identity)
+                raise
+        if self.readers is not None and not planned.compiled.read_only:
+            reply = await self._acknowledged(self.readers, incoming, reply)
         if incoming.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, no_body)
         if reply.status == 405 and not has_header(reply.headers, "Allow"):
@@ -276,12 +313,54 @@ class TableService:
             reply = _timed(reply, timing)
         return reply
 
+    def _reader(
+        self,
+        readers: Readers[Access],
+        incoming: RawRequest,
+        cache: SchemaCache,
+        planned: Planned,
+        preamble: Preamble,
+    ) -> Access | None:
+        """The access to a reader that may answer; None where the primary has to.
+
+        A function that is volatile may lock or notify, although its transaction only reads; a standby would do that
+        on its own. And it has no serializable transactions.
+        """
+        compiled, routine = planned.compiled, planned.compiled.routine
+        is_volatile = routine is not None and routine.volatility == "v"
+        if not compiled.read_only or is_volatile or compiled.rendering.explain or preamble.sets_isolation:
+            return None
+        tokens = ", ".join([value for name, value in incoming.headers.pairs if name == _TOKEN])
+        strong = planned.request.head.preferences.get("consistency") == "strong"
+        wanted = read_tokens(tokens) if tokens else NOTHING_WANTED
+        return readers.choose(Ask(self._caller(incoming), wanted, strong, cache.version))
+
+    def _repeats(self, error: ApiError | Away, access: Access, incoming: RawRequest) -> bool:
+        """Whether what failed by ``access`` is to be run again on the primary. It has its place among the requests
+        served then, which it gave up where connections were shared."""
+        if self.readers is None or access is self.access or not self.readers.repeats(error):
+            return False
+        incoming.slot.retake()
+        return True
+
+    def _caller(self, incoming: RawRequest) -> Hashable:
+        return self.identities.caller_of(incoming.headers, incoming.client)
+
+    async def _acknowledged(
+        self, readers: Readers[Access], incoming: RawRequest, reply: Reply | StreamReply
+    ) -> Reply | StreamReply:
+        """``reply``, which is to a write that has been committed, so that its client can read what it wrote: through
+        this process in any case, and through others with the token."""
+        token = await readers.token()
+        readers.wrote(self._caller(incoming))
+        return evolve(reply, headers=(*reply.headers, (CONSISTENCY, token)))
+
     async def _identify(self, incoming: RawRequest) -> Identity:
         """As ``Identities.identify``, and 22023 for a role that a token may not claim."""
         identity = self.identities.identify(incoming.headers, incoming.is_service)
         if identity.claimed:
             cache = self.holder.cache or self.holder.current
-            await check_claimed_role(identity, cache, self.config, self.executor.actor.pool)
+            await check_claimed_role(identity, cache, self.config, self.access.executor.actor.pool)
         return identity
 
     async def _payload(self, shape: Shape, body: bytes) -> Payload | None:
@@ -328,7 +407,7 @@ class TableService:
         sql = planned.compiled.statement.sql
         explained = Sql(f"EXPLAIN {sql.text}", tuple(sql.values(operands, "[]")))
         try:
-            await self.executor.read(evolve(preamble, pre_request=None), incoming.resource, explained)
+            await self.access.executor.read(evolve(preamble, pre_request=None), incoming.resource, explained)
         except TableError as error:
             await self.hints.add(error, incoming, planned, identity)
             raise
@@ -364,7 +443,7 @@ class TableService:
         timing = Timing() if self.config.server_timing else None
         identity = await self._identify(incoming)
         shape, operands = await self._shape(incoming)
-        rows = Rows.of(shape.head, shape.query, upload, self.streams, self.in_thread)
+        rows = Rows.of(shape.head, shape.query, upload, self.access.streams, self.in_thread)
         first = await rows.batch()
         if timing:
             timing.mark("parse")
@@ -375,7 +454,9 @@ class TableService:
         if timing:
             timing.mark("plan")
         try:
-            importing = await Import.open(self.streams, planned, preamble, incoming.resource, incoming.slot)
+            importing = await Import.open(
+                self.access.streams, planned, preamble, incoming.resource, incoming.slot
+            )
             try:
                 await importing.write(first)
                 while batch := await rows.batch():
@@ -387,10 +468,17 @@ class TableService:
                 await importing.finish()
             finally:
                 await importing.close()
-        except TableError as error:
-            await self.hints.add(error, incoming, planned, identity)
+        except (ApiError, Away) as error:
+            if self.readers is not None:
+                self.readers.wrote(self._caller(incoming))  # perhaps
+            if isinstance(error, TableError):
+                await self.hints.add(error, incoming, planned, identity)
             raise
-        reply = reply_to(planned.request, planned.compiled, importing.outcome, incoming.path)
+        reply: Reply | StreamReply = reply_to(
+            planned.request, planned.compiled, importing.outcome, incoming.path
+        )
+        if self.readers is not None:
+            reply = await self._acknowledged(self.readers, incoming, reply)
         if reply.status == 405 and not has_header(reply.headers, "Allow"):
             reply = evolve(reply, headers=(*reply.headers, *self._allow(incoming)))
         if timing:
@@ -405,7 +493,7 @@ class TableService:
         if timing:
             timing.mark("plan")
         sql = self.root.query(head.schema)
-        rows = await self.executor.read(preamble, incoming.resource, sql)
+        rows = await self.access.executor.read(preamble, incoming.resource, sql)
         reply = await self.root.reply(cache, incoming, head, content_type, rows[0])
         if timing:
             timing.mark("transaction")
@@ -428,7 +516,7 @@ class TableService:
             preamble = preamble_of_head(self.config, cache, incoming.headers, head, identity)
             if not cache.trust.sets_role:
                 preamble = evolve(preamble, pre_request=None)
-            rows = await self.executor.read(preamble, incoming.resource, usable_sql(suggestion))
+            rows = await self.access.executor.read(preamble, incoming.resource, usable_sql(suggestion))
         except (psycopg2.Error, DatabaseGone, ApiError):
             return
         error.hint = suggestion.choose(frozenset(orjson.loads(as_bytes(rows[0][0]))))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
@@ -19,14 +19,15 @@ from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pipeline import Step
 from project_service.database.pool import Pool
+from project_service.database.readers import ACQUIRE_SECONDS, Connect, Readers, readers_of
 from project_service.dsn import read_dsn
 from project_service.http.caller import TokenVerifier
 from project_service.http.routing import Router
 from project_service.lifecycle import Every, InThread, shield
-from project_service.settings.model import Settings
+from project_service.settings.model import Settings, StageDatabase
 from project_service.tables import errors
 from project_service.tables.access import identities_of
-from project_service.tables.api import Root, TableRoutes, TableService
+from project_service.tables.api import Access, Root, TableRoutes, TableService
 from project_service.tables.planner import Planner
 from project_service.tables.reply.hints import Hints
 from project_service.tables.run.execution import Executor
@@ -52,7 +53,9 @@ T = TypeVar("T")
 
 @frozen
 class Tables:
-    """The part. ``pools`` are to be closed when everything has stopped.
+    """The part. ``pools`` and ``readers`` are to be closed when everything has stopped.
+
+    ``readers`` are the standbys of those databases that have some, by stage/name.
 
     ``holders`` are the schema caches by stage and database; ``listeners`` hear of changes, and ``watches`` look for
     those that nobody announces.
@@ -63,11 +66,17 @@ class Tables:
     watches: tuple[Every, ...]
     pools: tuple[Pool, ...]
     holders: Mapping[tuple[str, str], CacheHolder]
+    readers: Mapping[str, Readers[Access]]
+
+    @property
+    def pool_of(self) -> Mapping[tuple[str, str], Pool]:
+        """Each database's own pool, by stage and name: for statements of the service."""
+        return {key: service.freshness.pool for key, service in self.routes.services.items()}
 
     @property
     def services(self) -> tuple[IService, ...]:
         """What has to be started, in this order."""
-        return (*self.holders.values(), *self.listeners, *self.watches)
+        return (*self.holders.values(), *self.listeners, *self.watches, *self.readers.values())
 
     def mount(self, router: Router) -> None:
         self.routes.mount(router)
@@ -84,89 +93,170 @@ class Tables:
 
 
 def assemble(
-    reactor: Any, settings: Settings, verifier: TokenVerifier | None, now: Callable[[], float]
+    reactor: Any,
+    settings: Settings,
+    verifier: TokenVerifier | None,
+    now: Callable[[], float],
+    new_connection: Callable[..., Callable[[Any], Connection]] = lambda *database: Connection,
 ) -> Tables:
     """The table API of ``settings``, with a pool, a schema cache and a listener for each configured database.
 
-    ``verifier`` checks the service's own access tokens. Start the ``services`` of the result, and close its ``pools``
-    at the end. Raises ``ValueError`` for keys or a path to the role that cannot be used.
+    ``verifier`` checks the service's own access tokens. ``new_connection`` returns what makes connections to the
+    database of a name such as dev/main, or to a "reader" of it. Start the ``services`` of the result, and close its
+    ``pools`` at the end. Raises ``ValueError`` for keys or a path to the role that cannot be used.
     """
-    timeout = milliseconds(settings.database.statement_timeout_seconds)
     in_thread = one_at_a_time(reactor)
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[Listener] = []
     watches: list[Every] = []
-    pools: list[Pool] = []
+    all_pools: list[Pool] = []
+    readers: dict[str, Readers[Access]] = {}
     for stage, name, database in settings.stage_databases():
         where = f"stages.{stage}.databases.{name}"
-        config = TablesConfig(**asdict(database, recurse=False), statement_timeout=timeout)
+        config = config_of(settings, database)
         try:
             identities = identities_of(config, verifier, now)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
-        dsn = config.dsn or settings.database.dsn
-        assert dsn is not None
-        connector = Connector(reactor, read_dsn(dsn.reveal()), settings.database.statement_timeout_seconds)
-        opening = opening_of_shared(session_of_shared(config))
-        pool = _pool(reactor, settings, connector, config.pool_size, opening)
-        # Streamed replies may use at most half of the pool's connections. Of a pool of one they would use none or
-        # all, so they get a pool of their own then, with one connection that is made when it is needed.
-        for_streams = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
+        connector, direct = connectors_of(reactor, settings, config, new_connection(f"{stage}/{name}"))
+        wait = settings.database.acquire_timeout_seconds
+        pools = _pools(reactor, config, connector, wait, connector.pooled)
+        pool = pools[0]
         holder, echo = CacheHolder(loader(reactor, pool, config), reactor), Echo(pool, reactor)
-        acting = partial(Actor, trust=holder.trust, changes_role=config.pre_request is not None)
-        streams = Streams(
-            config,
-            acting(for_streams),
-            DeferredSemaphore(max(1, pool.size // 2)),
-            reactor,
-            settings.database.acquire_timeout_seconds,
-            Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second),
-        )
+        listener = Listener(direct, reactor, where)
+        access = _access(reactor, settings, config, holder, pools)
+        make = partial(_reader, reactor, settings, config, holder, pool)
+        to_readers = new_connection(f"{stage}/{name}", "reader")
+        reading = _reading(reactor, settings, database, where, access, listener, make, to_readers)
         services[stage, name] = TableService(
             config,
             holder,
             identities,
             Planner(config),
             Freshness(holder, pool, echo),
-            Executor(config, acting(pool)),
+            access,
             Root(config, in_thread),
-            streams,
             Hints(config, pool),
             in_thread,
+            reading,
         )
-        listener = Listener(connector, reactor, where)
+        if reading is not None:
+            readers[f"{stage}/{name}"] = reading
         listener.subscribe(CHANNEL, holder.notified, holder.reload)
         listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
-        look = CatalogWatch(holder, listener.query, config.prepare).look
+        look = CatalogWatch(holder, listener.query, config.prepare or config.pooled).look
         watches.append(Every(LOOK_SECONDS, look, reactor, f"watching the catalog of {where}", outage_of))
         listeners.append(listener)
-        pools.extend(dict.fromkeys((pool, for_streams)))
+        all_pools.extend(pools)
     holders = {key: service.holder for key, service in services.items()}
-    return Tables(TableRoutes(services), tuple(listeners), tuple(watches), tuple(pools), holders)
+    return Tables(TableRoutes(services), tuple(listeners), tuple(watches), tuple(all_pools), holders, readers)
 
 
-def _pool(
+def config_of(settings: Settings, database: StageDatabase) -> TablesConfig:
+    """The settings of ``database``. Where that is the system database, what its pooler lacks is lacking here too."""
+    prepares = database.prepare and (database.dsn is not None or settings.database.prepare)
+    return TablesConfig(
+        **{**asdict(database, recurse=False), "prepare": prepares},
+        statement_timeout=milliseconds(settings.database.statement_timeout_seconds),
+        pooled=settings.is_pooled(database),
+    )
+
+
+def connectors_of(
     reactor: Any,
     settings: Settings,
-    connector: Connector,
-    size: int,
-    opening: Sequence[Step] = (),
-) -> Pool:
-    wait = settings.database.acquire_timeout_seconds
-    late, away = errors.pool_timeout, errors.database_away
-    return Pool(raw(connector), size, wait, reactor, late=late, away=away, setup=opening)
+    config: TablesConfig,
+    new_connection: Callable[[Any], Connection] = Connection,
+) -> tuple[Connector, Connector]:
+    """What connects for transactions, and what for a session of one's own."""
+    dsn = config.dsn or settings.database.dsn
+    assert dsn is not None
+    direct = Connector(
+        reactor,
+        read_dsn(settings.session_dsn(config).reveal()),
+        settings.database.statement_timeout_seconds,
+        new_connection=new_connection,
+    )
+    target = read_dsn(dsn.reveal())
+    return evolve(direct, target=target, pooled=config.pooled, prepares=config.prepare), direct
 
 
-def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
-    """A function that connects as ``connector`` does. Its connections return texts and JSON as the bytes that
+def _pools(
+    reactor: Any, config: TablesConfig, connect: Connect, wait: float, pooled: bool = False
+) -> tuple[Pool, ...]:
+    """The pool for statements, and the one for streamed replies if that is another.
+
+    Streamed replies may use at most half of the pool's connections. Of a pool of one they would use none or all, so
+    they get a pool of their own then, with one connection that is made when it is needed.
+    """
+
+    def pool(size: int, opening: Sequence[Step] = ()) -> Pool:
+        late, away = errors.pool_timeout, errors.database_away
+        return Pool(raw(connect), size, wait, reactor, late=late, away=away, setup=opening, pooled=pooled)
+
+    first = pool(config.pool_size, opening_of_shared(session_of_shared(config)))
+    return (first,) if first.size > 1 else (first, pool(1))
+
+
+def _access(
+    reactor: Any, settings: Settings, config: TablesConfig, holder: CacheHolder, pools: Sequence[Pool]
+) -> Access:
+    """The access by ``pools``, which ``_pools`` made."""
+    acting = partial(Actor, trust=holder.trust, changes_role=config.pre_request is not None)
+    streams = Streams(
+        config,
+        acting(pools[-1]),
+        DeferredSemaphore(max(1, pools[0].size // 2)),
+        reactor,
+        settings.database.acquire_timeout_seconds,
+        Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second),
+    )
+    return Access(Executor(config, acting(pools[0])), streams)
+
+
+def _reading(
+    reactor: Any,
+    settings: Settings,
+    database: StageDatabase,
+    where: str,
+    access: Access,
+    listener: Listener,
+    make: Callable[[Connect], tuple[Access, Sequence[Pool]]],
+    new_connection: Callable[[Any], Connection],
+) -> Readers[Access] | None:
+    """The readers of ``database``, if it has any; the primary is read by ``access``."""
+    dsns, staleness = settings.readers_of(database)
+    timeout = settings.database.statement_timeout_seconds
+    return readers_of(
+        reactor, where, dsns, staleness, timeout, access, listener.query, make, new_connection=new_connection
+    )
+
+
+def _reader(
+    reactor: Any,
+    settings: Settings,
+    config: TablesConfig,
+    holder: CacheHolder,
+    primary: Pool,
+    connect: Connect,
+) -> tuple[Access, Sequence[Pool]]:
+    """The access to a standby, and its pools. Its slow statements are reported with those of ``primary``."""
+    pools = _pools(reactor, config, connect, ACQUIRE_SECONDS)
+    for pool in pools:
+        pool.slow = primary.slow
+    return _access(reactor, settings, config, holder, pools), pools
+
+
+def raw(connect: Connect) -> Connect:
+    """A function that connects as ``connect`` does. Its connections return texts and JSON as the bytes that
     PostgreSQL sent."""
 
-    async def connect() -> Connection:
-        connection = await connector()
+    async def connect_raw() -> Connection:
+        connection = await connect()
         extensions.register_type(AS_BYTES, connection.raw)
         return connection
 
-    return connect
+    return connect_raw
 
 
 def one_at_a_time(reactor: Any) -> InThread:

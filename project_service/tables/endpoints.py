@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from project_service.database.readers import CONSISTENCY, SHOWS_WRITE, WANTS_WRITE
 from project_service.http.describe import (
     COUNT,
     JSON,
@@ -52,10 +53,12 @@ FILTERS = Parameter(
 )
 ARGUMENTS = evolve(FILTERS, name="arguments", summary="The function's arguments, and filters on its result.")
 PREFER = in_header(
-    "Prefer", "Preferences (RFC 7240): return, count, resolution, missing, handling, timezone and so on."
+    "Prefer",
+    "Preferences (RFC 7240): return, count, resolution, missing, handling, timezone, consistency and so on.",
 )
 READS = in_header("Accept-Profile", "The exposed schema; the first one by default.")
 WRITES = in_header("Content-Profile", "The exposed schema; the first one by default.")
+WANTS = in_header(CONSISTENCY, WANTS_WRITE)
 RANGE = in_header("Range", "Rows by position, such as 0-24: an alternative to offset and limit.")
 
 
@@ -78,7 +81,10 @@ _READ_HEADERS = {
     MAX_ROWS: "The number of rows at which max_rows, and not the request, has cut the response: there may be more.",
     "Preference-Applied": "The preferences that were applied.",
 }
-_WRITE_HEADERS = {name: _READ_HEADERS[name] for name in ("Content-Range", "Preference-Applied")}
+_WRITE_HEADERS = {
+    **{name: _READ_HEADERS[name] for name in ("Content-Range", "Preference-Applied")},
+    CONSISTENCY: SHOWS_WRITE,
+}
 
 
 def _rows(status: int, summary: str, headers: Mapping[str, str] = _WRITE_HEADERS, **more: Any) -> Answer:
@@ -101,7 +107,7 @@ READ = Operation(
         _rows(200, "All rows, or a range of them whose total was not asked for", _READ_HEADERS),
         _rows(206, "Some of the rows", _READ_HEADERS),
     ),
-    (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, READS, PREFER, RANGE),
+    (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, READS, PREFER, WANTS, RANGE),
     errors=(*ANY_REQUEST, *ON_RELATION),
     methods=("GET", "HEAD"),
     path=f"{BASE}/{{relation}}",
@@ -185,7 +191,7 @@ CALL = evolve(
     name="callFunction",
     summary="Call a function that does not write, with arguments from the query",
     answers=_RESULT,
-    parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, ARGUMENTS, READS, PREFER, RANGE),
+    parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, ARGUMENTS, READS, PREFER, WANTS, RANGE),
     errors=(*ANY_REQUEST, *CALLING),
     path=f"{BASE}/rpc/{{function}}",
 )
@@ -193,7 +199,7 @@ CALL_WITH_BODY = evolve(
     CALL,
     name="callFunctionWithBody",
     summary="Call a function with arguments from the body",
-    parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, COLUMNS, FILTERS, WRITES, PREFER),
+    parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, COLUMNS, FILTERS, WRITES, PREFER, WANTS),
     body=RequestBody(
         {**_SENT, JSON: {}, headers.OCTETS: {}, headers.TEXT: STRING, headers.XML: STRING},
         required=False,

@@ -52,7 +52,7 @@ MAX_CACHED = 8192
 # And of the statements of one shape: one or two, until the schema cache changes.
 COMPILED_PER_SHAPE = 8
 
-_APPLIED_TO_ALL = ("count", "handling", "timezone", "tx")
+_APPLIED_TO_ALL = ("count", "handling", "timezone", "tx", "consistency")
 _APPLIED_TO_CALLS = (*_APPLIED_TO_ALL, "max-affected")
 _APPLIED = {
     "GET": _APPLIED_TO_ALL,

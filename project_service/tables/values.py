@@ -17,9 +17,10 @@ from project_service.settings.model import StageDatabase
 @frozen
 class TablesConfig(StageDatabase):
     """The settings of a database (``[stages.<stage>.databases.<name>]``), and ``statement_timeout``: the service's,
-    written as PostgreSQL takes it ("0" for none)."""
+    written as PostgreSQL takes it ("0" for none). ``pooled``: a pooler gives each transaction another session."""
 
     statement_timeout: str = "0"
+    pooled: bool = False
 
     @property
     def tx_override(self) -> bool:
@@ -224,7 +225,9 @@ class SchemaCache:
     return and that are not exposed relations. ``row_functions`` are the names of everything that PostgreSQL would
     call with a row if the name were written as a column of it, aggregates included.
 
-    ``trust`` is how far the SQL of the database can be trusted with a connection.
+    ``trust`` is how far the SQL of the database can be trusted with a connection. ``mark`` is a comment that ends
+    statements where a pooler takes those of one text for one statement, in whatever process: types of parameters may
+    be others when the catalog has changed.
     """
 
     version: int
@@ -244,6 +247,7 @@ class SchemaCache:
     as_superuser: bool = False
     fingerprint: str = ""
     trust: Trust = UNKNOWN
+    mark: str = ""
 
     def computed_column(self, row: Key | None, name: str, search_path: Sequence[str]) -> Computed | None:
         """The computed column of rows of type ``row`` whose function is in ``search_path``, if there is one."""

@@ -5,10 +5,13 @@ pipe stays open as long as the supervisor lives; a worker that reads its end sto
 
     worker -> supervisor   ready                    it answers requests
     worker -> supervisor   all                      are all workers ready?
+    worker -> supervisor   reload                   read the configuration again, as at a SIGHUP
     supervisor -> worker   check N                  are you ready? (in round N)
     worker -> supervisor   works N, fails N PARTS   the answer; PARTS are what does not work, with commas between
     supervisor -> worker   all works, all fails     the verdict, to each worker that asked
     supervisor -> worker   renew                    read the certificates again
+    worker -> supervisor   log N QUERY              which of the last lines of the log are such? (JSON)
+    supervisor -> worker   log N LINES              the answer (JSON)
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from attrs import evolve, fields, frozen
 
 from project_service import __version__
 from project_service.settings.model import INNER_SECTIONS, SECTIONS, Settings, StageDatabase
-from project_service.settings.reading import Launch, Source
+from project_service.settings.reading import CONSOLE_SETTINGS, Launch, Source
 
 READY = b"ready"
 ASK = b"all"
@@ -30,6 +33,8 @@ CHECK = b"check"
 WORKS = b"works"
 FAILS = b"fails"
 RENEW = b"renew"
+LOG = b"log"
+RELOAD = b"reload"
 
 # The descriptors of a worker, after its standard streams: the pipe to the supervisor, then the ports.
 STATUS_FD = 3
@@ -69,6 +74,8 @@ class Assignment:
         options = dict(launch.source.options)
         if launch.embeds_database and settings.database.dsn is not None:
             options["database.dsn"] = settings.database.dsn.reveal()
+            console = {f"server.{name}": getattr(settings.server, name) for name in CONSOLE_SETTINGS}
+            options |= {name: value for name, value in console.items() if value is not None}
         if launch.embeds_store and settings.store.secret_access_key is not None:
             options |= {f"store.{name}": getattr(settings.store, name) for name in _STORE_SETTINGS}
             options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
@@ -102,7 +109,7 @@ class Assignment:
 def version() -> list[str]:
     """The package's version and the names of all settings. The number alone does not tell what a pickle of the
     settings has: a checkout that the package was installed from changes without a new number."""
-    sections = (*SECTIONS.values(), *INNER_SECTIONS.values(), StageDatabase)
+    sections = (Settings, *SECTIONS.values(), *INNER_SECTIONS.values(), StageDatabase)
     return [
         __version__,
         *(f"{section.__name__}.{one.name}" for section in sections for one in fields(section)),

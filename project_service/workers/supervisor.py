@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IDelayedCall, IListeningPort
 from twisted.internet.protocol import Factory, ProcessProtocol
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -30,8 +31,9 @@ from project_service.auth.assemble import issuer_of
 from project_service.auth.mail_templates import MailTemplates
 from project_service.certificates import Certificates
 from project_service.http.metrics import MULTIPROCESS
-from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, cancel
-from project_service.log import write_lines
+from project_service.kept_log import LogQuery, Turn
+from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, background, cancel
+from project_service.log import kept, write_lines
 from project_service.network import bind_endpoints, leave
 from project_service.settings.model import Settings
 from project_service.settings.reading import Launch
@@ -40,7 +42,9 @@ from project_service.workers.assignment import (
     CHECK,
     FAILS,
     FIRST_PORT_FD,
+    LOG,
     READY,
+    RELOAD,
     RENEW,
     STATUS_FD,
     WORKS,
@@ -61,14 +65,21 @@ class Workers:
     """A ``Component``: ``start`` returns when every worker answers requests, ``stop`` when all have ended.
 
     ``settings`` are the totals for all ``count`` workers together. ``certificates`` registers those that the
-    supervisor reads when it opens the ports.
+    supervisor reads when it opens the ports. ``reload_all`` does what a SIGHUP does, when a worker asks for it.
     """
 
     log = Logger()
 
     def __init__(
-        self, reactor: Any, launch: Launch, settings: Settings, count: int, certificates: Certificates
+        self,
+        reactor: Any,
+        launch: Launch,
+        settings: Settings,
+        count: int,
+        certificates: Certificates,
+        reload_all: Callable[[], None] = lambda: None,
     ) -> None:
+        self._reload_all = reload_all
         self._reactor = reactor
         self._settings = settings
         self._certificates = certificates
@@ -142,12 +153,15 @@ class Workers:
             self._metrics.remove()
             self._metrics = None
 
+    async def _turn(self) -> None:
+        await deferLater(self._reactor, 0)
+
     def _serving(self) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]
 
     def _spawn(self, number: int) -> _Worker:
         ports: Any = self._ports
-        worker = _Worker(self._assignment.to_json(), self._readiness)
+        worker = _Worker(self._assignment.to_json(), self._readiness, self._turn, self._reload_all)
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
         descriptors |= {FIRST_PORT_FD + n: one.fileno() for n, one in enumerate(ports)}
         self._reactor.spawnProcess(
@@ -227,9 +241,13 @@ class _Worker(ProcessProtocol):
 
     log = Logger()
 
-    def __init__(self, assignment: bytes, readiness: Readiness) -> None:
+    def __init__(
+        self, assignment: bytes, readiness: Readiness, turn: Turn, reload_all: Callable[[], None]
+    ) -> None:
+        self._reload_all = reload_all
         self._assignment = assignment
         self._readiness = readiness
+        self._turn = turn
         self._rests: dict[int, bytes] = {}
         self.ready: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
@@ -265,13 +283,23 @@ class _Worker(ProcessProtocol):
             write_lines([line.decode("utf-8", "replace") for line in lines])
             return
         for line in lines:
-            if line != READY:
+            if line.startswith(LOG):
+                background(self._read_log(line), "reading the log")
+            elif line == RELOAD:
+                self._reload_all()
+            elif line != READY:
                 self._readiness.received(self, line)
             elif not self.ready.called:
                 self.was_ready = True
                 if self._outdated:
                     self.signal(signal.SIGHUP)
                 self.ready.callback(None)
+
+    async def _read_log(self, line: bytes) -> None:
+        """Answer a question for lines of the log of all workers."""
+        _, number, query = line.split(b" ", 2)
+        answer = await kept().answer(LogQuery.from_json(query), self._turn)
+        self.send(b" ".join((LOG, number, answer)))
 
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value

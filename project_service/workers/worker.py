@@ -31,6 +31,7 @@ from project_service.application import Application
 from project_service.certificates import Certificates, let_clients_half_close
 from project_service.http.health import Check, NotReady
 from project_service.http.metrics import MULTIPROCESS
+from project_service.kept_log import LogQuery
 from project_service.lifecycle import start, use_monotonic_clock, with_timeout
 from project_service.log import Levels, accept_all_characters, observer
 from project_service.network import (
@@ -53,7 +54,9 @@ from project_service.workers.assignment import (
     CHECK,
     FAILS,
     FIRST_PORT_FD,
+    LOG,
     READY,
+    RELOAD,
     RENEW,
     STATUS_FD,
     WORKS,
@@ -67,6 +70,10 @@ log = Logger()
 WORKER_SECONDS = 3.0
 # And how long it waits for a part, so that it can still name the one that does not answer.
 PART_SECONDS = 2.5
+# How long it waits for lines of the log.
+LOG_SECONDS = 10.0
+# What a pipe holds.
+READ_BYTES = 65536
 
 
 class Worker:
@@ -76,8 +83,10 @@ class Worker:
         self._reactor = reactor
         self._assignment = assignment
         self._stopping = False
-        settings, processes = assignment.settings, assignment.processes
-        self._settings = self._load() if settings is None else share(settings, processes)
+        processes = assignment.processes
+        # Those of all workers together, and the share of this one.
+        self._configured = assignment.settings or self._load()
+        self._settings = share(self._configured, processes)
         self.levels = Levels(self._settings.server.log_level)
         server = self._settings.server
         certificates = Certificates()
@@ -87,7 +96,15 @@ class Worker:
         self._supervisor = SupervisorPipe(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
         ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
         self._application = Application(
-            reactor, self._settings, ports, admin, processes, self._supervisor.check_all_workers
+            reactor,
+            self._settings,
+            ports,
+            admin,
+            processes,
+            self._supervisor.check_all_workers,
+            self._supervisor.read_log,
+            lambda: self._supervisor.send(RELOAD),
+            lambda: self._configured,
         )
 
     @property
@@ -95,7 +112,7 @@ class Worker:
         return self._settings
 
     def _load(self) -> Settings:
-        return share(self._assignment.source.read_again(os.environ), self._assignment.processes)
+        return self._assignment.source.read_again(os.environ)
 
     async def _works(self) -> None:
         await self._application.check_ready(PART_SECONDS)
@@ -135,13 +152,14 @@ class Worker:
 
     def _reload(self) -> None:
         try:
-            current = self._settings.changed_without_restart(self._load())
+            configured = self._configured.changed_without_restart(self._load())
+            current = share(configured, self._assignment.processes)
             self._application.reload(current)
         except Exception as fault:
             log_failed_reload(fault)
         else:
             self.levels.set_default(current.server.log_level)
-            self._settings = current
+            self._configured, self._settings = configured, current
 
 
 @implementer(IReadDescriptor)
@@ -172,6 +190,8 @@ class SupervisorPipe:
         self._outgoing = outgoing
         self._rest = b""
         self._waiting: list[Deferred[None]] = []
+        self._reading: dict[bytes, Deferred[bytes]] = {}
+        self._questions = 0
 
     def watch(self) -> None:
         """Begin to read from the supervisor."""
@@ -193,6 +213,18 @@ class SupervisorPipe:
             self.send(ASK)
         await waiting
 
+    async def read_log(self, query: LogQuery) -> bytes:
+        """What the supervisor answers. Raises ``TimeoutError`` if it does not."""
+        self._questions += 1
+        number = b"%d" % self._questions
+        reading: Deferred[bytes] = Deferred()
+        self._reading[number] = reading
+        self.send(b" ".join((LOG, number, query.to_json())))
+        try:
+            return await with_timeout(self._reactor, LOG_SECONDS, reading, TimeoutError)
+        finally:
+            del self._reading[number]
+
     def fileno(self) -> int:
         return self._incoming
 
@@ -200,7 +232,7 @@ class SupervisorPipe:
         return "supervisor"
 
     def doRead(self) -> None:
-        data = os.read(self._incoming, 4096)
+        data = os.read(self._incoming, READ_BYTES)
         if not data:
             self._reactor.removeReader(self)
             self._ended()
@@ -222,6 +254,10 @@ class SupervisorPipe:
             )
         elif word == RENEW:
             self._renew()
+        elif word == LOG:
+            number, _, lines = rest.partition(b" ")
+            if (reading := self._reading.get(number)) is not None:
+                reading.callback(lines)
         elif word == ASK:
             waiting, self._waiting = self._waiting, []
             for one in waiting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
@@ -17,12 +18,12 @@ from tests.chaos.challenges import kill_during_challenges
 from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
+from tests.chaos.readers import readers
 from tests.chaos.store_cluster import lose_a_volume_server
+from tests.chaos.three_hosts import walk
 from tests.chaos.uploads import kill_during_uploads
 from tests.live.loaded_service import make_ledger, started
 from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
-
-FAULTS = ("restart", "failover", "cluster", "overload", "shared", "apart", "kills", "uploads", "challenges")
 
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
@@ -53,6 +54,25 @@ def whichever_worker(data_dir: Path, random: Random, steps: int) -> None:
     print(f"  {steps} steps, and every worker answered the same")
 
 
+Fault = Callable[[Path, argparse.Namespace], None]
+BY_NAME: Mapping[str, Fault] = {
+    "restart": lambda data_dir, asked: restart(data_dir),
+    "failover": lambda data_dir, asked: fail_over(data_dir),
+    "cluster": lambda data_dir, asked: lose_a_volume_server(data_dir),
+    "overload": lambda data_dir, asked: overload(data_dir, asked.seconds),
+    "shared": lambda data_dir, asked: whichever_worker(data_dir, Random(asked.seed), asked.steps),
+    "apart": lambda data_dir, asked: callers_apart(data_dir, Random(asked.seed), asked.rounds),
+    "kills": lambda data_dir, asked: Rounds(data_dir, Random(asked.seed)).run(asked.rounds),
+    "uploads": lambda data_dir, asked: kill_during_uploads(data_dir, Random(asked.seed), asked.rounds),
+    "challenges": lambda data_dir, asked: kill_during_challenges(
+        data_dir, Random(asked.seed), max(1, asked.rounds // 2)
+    ),
+    "readers": lambda data_dir, asked: readers(data_dir, Random(asked.seed), max(1, asked.rounds // 5)),
+    "hosts": lambda data_dir, asked: walk(data_dir),
+}
+FAULTS = tuple(BY_NAME)
+
+
 def main() -> int:
     asked = asked_for(sys.argv[1:])
     failed = False
@@ -60,24 +80,7 @@ def main() -> int:
         print(f"==> {fault} (seed {asked.seed})", flush=True)
         with TemporaryDirectory(prefix="project-service-chaos-") as data_dir:
             try:
-                if fault == "restart":
-                    restart(Path(data_dir))
-                elif fault == "failover":
-                    fail_over(Path(data_dir))
-                elif fault == "cluster":
-                    lose_a_volume_server(Path(data_dir))
-                elif fault == "overload":
-                    overload(Path(data_dir), asked.seconds)
-                elif fault == "shared":
-                    whichever_worker(Path(data_dir), Random(asked.seed), asked.steps)
-                elif fault == "apart":
-                    callers_apart(Path(data_dir), Random(asked.seed), asked.rounds)
-                elif fault == "uploads":
-                    kill_during_uploads(Path(data_dir), Random(asked.seed), asked.rounds)
-                elif fault == "challenges":
-                    kill_during_challenges(Path(data_dir), Random(asked.seed), max(1, asked.rounds // 2))
-                else:
-                    Rounds(Path(data_dir), Random(asked.seed)).run(asked.rounds)
+                BY_NAME[fault](Path(data_dir), asked)
             except AssertionError as wrong:
                 failed = True
                 print(f"FAILED: {wrong}", flush=True)

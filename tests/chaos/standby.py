@@ -49,6 +49,11 @@ class Pair:
         account = f"{postgres.OWNER}:{self._password}"
         return f"postgresql://{account}@{hosts}/{postgres.DATABASE}?target_session_attrs=read-write"
 
+    @property
+    def admin_dsn(self) -> str:
+        """The superuser's, of the primary."""
+        return self._dsn("primary")
+
     def start(self) -> None:
         self.start_primary()
         self._add_standby()
@@ -62,15 +67,17 @@ class Pair:
         self._primary(f"create database {postgres.DATABASE} owner {postgres.OWNER}")
 
     def _add_standby(self) -> None:
-        source = f"{self._dsn('primary')} application_name=standby"
-        self._run(
-            "pg_basebackup", "-D", self._data("standby"), "-d", source, "-R", "-X", "stream", "-c", "fast"
-        )
-        self._serve("standby")
+        self._copy("standby")
         self._primary("alter system set synchronous_standby_names = 'standby'")
         self._primary("select pg_reload_conf()")
         in_step = "select count(*) from pg_stat_replication where sync_state = 'sync' and state = 'streaming'"
         eventually(lambda: self._primary(in_step) == [(1,)], "a synchronous standby")
+
+    def _copy(self, name: str) -> None:
+        """Start a standby that is made of the primary as it is now."""
+        source = f"{self._dsn('primary')} application_name={name}"
+        self._run("pg_basebackup", "-D", self._data(name), "-d", source, "-R", "-X", "stream", "-c", "fast")
+        self._serve(name)
 
     def restart_primary(self) -> None:
         """As for a change of its configuration: clients are cut off, and it comes back as another process."""

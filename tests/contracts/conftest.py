@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from project_service.auth.lookups import Lookups
 from project_service.auth.postgres import Repository
 from project_service.storage.assemble import Rows, sql_rows
 from tests.contracts.storage.rows import bucket_b
-from tests.fakes.auth import MemoryRepository, in_place_of_sql
+from tests.fakes.auth import MemoryRepository, in_place_of_sql, lookups_of
 from tests.fakes.storage import START, Tables
 from tests.live.services import pool_on, wait
 
@@ -39,3 +40,12 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     wait(lambda: bucket_b(made))
     yield made
     wait(pool.close)
+
+
+@pytest.fixture
+def lookups(repository: Repository) -> Lookups:
+    """Of the same database as ``repository``."""
+    fake: object = repository
+    if isinstance(fake, MemoryRepository):
+        return lookups_of(fake)
+    return Lookups(repository.database)

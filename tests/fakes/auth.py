@@ -14,12 +14,15 @@ from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from project_service.audit import Event, Origin
 from project_service.auth import errors
+from project_service.auth.lookups import Entry, EntryFilter, Lookups, UserFilter
 from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.auth.postgres import Repository
 from project_service.auth.values import (
     ANSWERED,
     APP_METADATA,
+    FOR_PASSWORDS,
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
@@ -29,7 +32,6 @@ from project_service.auth.values import (
     ByProvider,
     Credential,
     Email,
-    Event,
     Factor,
     FactorProof,
     FactorType,
@@ -38,7 +40,6 @@ from project_service.auth.values import (
     Method,
     NewChallenge,
     NewSession,
-    Origin,
     Outcome,
     OwnFactor,
     Passkey,
@@ -504,6 +505,9 @@ class MemoryRepository:
         elif outcome == "cleared":
             counter.failed = []
 
+    async def record(self, event: Event) -> None:
+        self.events.append(event)
+
     async def unlock(self, account: Account, event: Event) -> None:
         own = [key for key, one in self.session_rows.items() if one.user_id == account.user.id]
         for key in (("login", folded(account.user.email)), *(("session", one) for one in own)):
@@ -542,9 +546,11 @@ class MemoryRepository:
         self.challenges.append(Waiting(challenge, account.user.id, purpose, data))
         return account.user, purpose
 
-    async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+    async def owner_of_token(
+        self, digest: bytes, purposes: tuple[Purpose, ...], now: datetime
+    ) -> User | None:
         for one in self.challenges:
-            if (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now:
+            if one.new.digest == digest and one.purpose in purposes and one.new.expires_at > now:
                 return self.accounts[one.user_id or ""].user
         return None
 
@@ -563,7 +569,7 @@ class MemoryRepository:
         return None
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        met = self._use_up(Answer(("recovery",), digest), event.at)
+        met = self._use_up(Answer(FOR_PASSWORDS, digest), event.at)
         if met is None:
             return None
         account = self.accounts[met.user_id or ""]
@@ -1071,6 +1077,10 @@ def in_place_of_sql(fake: MemoryRepository) -> Repository:
     return cast(Repository, fake)
 
 
+def lookups_of(repository: MemoryRepository) -> Lookups:
+    return cast(Lookups, MemoryLookups(repository))
+
+
 class InlineHashes:
     """``Hashes`` without threads. ``checks`` counts the checks, ``work`` them and the hashes; ``failure`` is raised,
     and ``gate`` waited for, if set."""
@@ -1101,6 +1111,71 @@ class InlineHashes:
 
     def outdated(self, stored: bytes) -> bool:
         return self.bcrypt.outdated(stored)
+
+
+class MemoryLookups:
+    """What a ``MemoryRepository`` has, as ``Lookups`` finds it; and entries of the audit."""
+
+    def __init__(self, repository: MemoryRepository) -> None:
+        self.repository = repository
+
+    def _users(self, wanted: UserFilter) -> Iterator[Account]:
+        for account in self.repository.accounts.values():
+            user = account.user
+            waits = user.confirmed_at is None and user.email != ""
+            if (
+                wanted.disabled in (None, account.disabled_at is not None)
+                and wanted.anonymous in (None, user.is_anonymous)
+                and {None: True, True: user.confirmed_at is not None, False: waits}[wanted.email_confirmed]
+            ):
+                yield account
+
+    async def users(
+        self,
+        wanted: UserFilter,
+        after: tuple[datetime, str] | None,
+        limit: int,
+        *,
+        newest_first: bool = False,
+    ) -> list[Account]:
+        def place(account: Account) -> tuple[datetime, str]:
+            return account.user.created_at, account.user.id
+
+        ordered = sorted(self._users(wanted), key=place, reverse=newest_first)
+        if after is not None:
+            ordered = [one for one in ordered if (place(one) < after if newest_first else place(one) > after)]
+        return ordered[:limit]
+
+    async def users_by_address(self, wanted: UserFilter, after: str, limit: int) -> list[Account]:
+        found = {folded(one.user.email): one for one in self._users(wanted) if one.user.email}
+        keys = sorted(key for key in found if wanted.email in key and key > after)
+        return [found[key] for key in keys[:limit]]
+
+    async def entries(
+        self, wanted: EntryFilter, before: tuple[datetime, int] | None, limit: int
+    ) -> list[Entry]:
+        entries = [
+            Entry(
+                number,
+                one.at,
+                one.actor,
+                None,
+                one.user_id,
+                one.email,
+                one.subject,
+                one.action,
+                one.result,
+                one.origin.address,
+                one.origin.user_agent,
+                one.origin.request_id,
+            )
+            for number, one in enumerate(self.repository.events, start=1)
+            if wanted.user_id in (None, one.user_id)
+            and wanted.action in (None, one.action)
+            and (wanted.subject is None or wanted.subject == one.subject != "")
+        ]
+        entries.sort(key=lambda one: (one.at, one.id), reverse=True)
+        return [one for one in entries if before is None or (one.at, one.id) < before][:limit]
 
 
 class FakeListener(Listener):

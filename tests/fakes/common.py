@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from project_service import errors
-from project_service.http.caller import Callers, Claims, KeyKind, KeyUse
+from project_service.http.caller import BY_SERVICE, Callers, Claims, KeyKind, KeyUse
 from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.head import parse_networks
@@ -55,13 +55,19 @@ class FakeRevocations:
 
 
 class FakeTokens:
-    """A verifier of tokens for which ``user:<id>`` is a valid token of that user."""
+    """A verifier of tokens for which ``user:<id>`` is a valid token of that user, and ``as:<id>`` one by which an
+    operator sees what that user sees; until ``expired``."""
+
+    expired = False
 
     def verify(self, token: str) -> Claims:
         kind, _, user = token.partition(":")
-        if kind != "user":
+        if kind not in ("user", "as") or self.expired:
             raise errors.invalid_token()
-        email, raw = f"{user}@example.test", {"sub": user, "role": "authenticated"}
+        email = f"{user}@example.test"
+        raw: dict[str, Any] = {"sub": user, "role": "authenticated"}
+        if kind == "as":
+            raw = {**raw, "act": BY_SERVICE}
         return Claims(sub=user, email=email, role="authenticated", sid="s", exp=2**40, raw=raw)
 
 

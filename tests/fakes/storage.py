@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import orjson
 from attrs import define, evolve, field, frozen
 
+from project_service.audit import By, Event
 from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
@@ -89,6 +90,8 @@ class Tables:
     removed: dict[tuple[str, str], datetime] = field(factory=dict)
     # By the version that they are of and their name; and what of the garbage are renditions of what.
     renditions: dict[tuple[UUID, str], StoredRendition] = field(factory=dict)
+    # The audit.
+    events: list[Event] = field(factory=list)
     rendition_of: dict[UUID, UUID] = field(factory=dict)
     # When a rendition was made or used last.
     rendition_uses: dict[UUID, datetime] = field(factory=dict)
@@ -155,7 +158,12 @@ class FakeBuckets:
             raise errors.not_allowed() from None
 
     async def create(
-        self, name: str, rules: BucketRules, is_open: bool = False, writer: Writer = SERVICE
+        self,
+        name: str,
+        rules: BucketRules,
+        is_open: bool = False,
+        writer: Writer = SERVICE,
+        by: By | None = None,
     ) -> Bucket:
         made = Bucket(name, rules, 0, 0, self.tables.now(), is_open, owner=writer.user_id)
         if not self._allowed("insert", made, writer):
@@ -165,6 +173,7 @@ class FakeBuckets:
         self.tables.buckets[name] = (rules, self.tables.now())
         self.tables.bucket_owners[name] = writer.user_id
         self._set_open(name, is_open)
+        self._recorded("create_bucket", name, writer, by)
         return await self._existing(name)
 
     async def _seen(self, writer: Writer, name: str) -> Bucket:
@@ -179,6 +188,7 @@ class FakeBuckets:
         changes: Mapping[str, Any],
         is_open: bool | None = None,
         writer: Writer = SERVICE,
+        by: By | None = None,
     ) -> Bucket:
         bucket = await self._seen(writer, name)
         changed = evolve(
@@ -193,13 +203,21 @@ class FakeBuckets:
         self.tables.buckets[name] = (changed.rules, bucket.created_at)
         if changes or is_open is not None:
             self.tables.changed[name] = self.tables.now()
+            self._recorded("change_bucket", name, writer, by)
         self._set_open(name, bucket.open if is_open is None else is_open)
         return await self._existing(name)
 
     def _set_open(self, name: str, is_open: bool) -> None:
         (self.tables.open_buckets.add if is_open else self.tables.open_buckets.discard)(name)
 
-    async def delete(self, name: str, writer: Writer = SERVICE) -> None:
+    async def record(self, event: Event) -> None:
+        self.tables.events.append(event)
+
+    def _recorded(self, action: str, name: str, writer: Writer, by: By | None) -> None:
+        if by is not None and writer.is_service:
+            self.tables.events.append(by(action, name))
+
+    async def delete(self, name: str, writer: Writer = SERVICE, by: By | None = None) -> None:
         bucket = await self._seen(writer, name)
         if self.tables.of(name):
             raise errors.bucket_not_empty()
@@ -209,6 +227,7 @@ class FakeBuckets:
         self.tables.bucket_owners.pop(name, None)
         self.tables.changed.pop(name, None)
         self._set_open(name, False)
+        self._recorded("delete_bucket", name, writer, by)
         self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}
         for upload in list(self.tables.resumables.values()):
             if upload.bucket == name:
@@ -353,6 +372,10 @@ class FakeObjects:
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
+
+    async def usage(self, bucket: str, prefix: str) -> tuple[int, int]:
+        sizes = [row.size for row in self.tables.of(bucket) if row.key.startswith(prefix)]
+        return len(sizes), sum(sizes)
 
     async def check_policies(
         self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer

@@ -9,12 +9,20 @@ import pytest
 
 from project_service.database.connecting import connector
 from project_service.database.pool import Pool
+from project_service.http import health
 from project_service.settings.model import Store
 from project_service.storage.assemble import Rows, assemble, sql_rows
 from tests.contracts.storage.rows import bucket_b
 from tests.live.application import serving, settings_for
 from tests.live.services import held_open, pool_on, wait
 from tests.live.storage.service import Running
+
+
+@pytest.fixture(autouse=True)
+def metrics_as_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of applications in the test's own process: tests compare numbers from before a request with those after it, and
+    on a busy machine ``/metrics`` shows the same ones for seconds."""
+    monkeypatch.setattr(health, "METRICS_REUSE", 0)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ import requests
 from project_service.embedded.leftovers import PROC, identify, uses_directory
 
 ROOT = Path(__file__).parents[2]
+# A request that was answered as requests are: thousands of them would hide why a test under load has failed.
+_ANSWERED = re.compile(r"Edge\] [A-Z]+ \S+ [1-4][0-9]{2} ")
 READY = re.compile(r"(?:ready|serving) on (http://[^\s\",]+)")  # a line of text, or of JSON
 # Only a test that fails waits as long as this; a busy machine takes a minute for what else takes some seconds.
 TIMEOUT_SECONDS = 180.0
@@ -37,6 +39,11 @@ def twistd(python: str) -> list[str]:
     """The command line of twistd: the environment's script, or its equivalent for another Python."""
     script = twistd_beside(python)
     return [script] if Path(script).exists() else [python, "-c", RUN_TWISTD]
+
+
+def is_telling(line: str) -> bool:
+    """Whether a line of the log may say why a test has failed."""
+    return _ANSWERED.search(line) is None
 
 
 class Daemon:
@@ -159,7 +166,7 @@ class Daemon:
         self.process.stdout.close()
         if kind is not None:
             self.collect()
-            print(self.text)  # noqa: T201  # pytest shows it with the failure
+            print("\n".join(filter(is_telling, self.output)))  # noqa: T201  # pytest shows it with the failure
 
 
 def children_on(data_dir: Path) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,13 +43,14 @@ def started(
     more: str = "",
     pythonpath: str = str(ROOT),
     storage: str = NOTHING_KEPT,
+    options: Sequence[str] = (),
 ) -> Iterator[Daemon]:
     """The service on ``directory / "var"``. ``database`` and ``storage`` are for the sections of these names,
-    ``more`` for others.
+    ``more`` for others, ``options`` for the command line.
     """
     config = directory / "faults.toml"
     config.write_text(CONFIG.format(database=database, storage=storage) + more)
-    with Daemon(directory / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
+    with Daemon(directory / "var", "--config", str(config), *options, pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon
 

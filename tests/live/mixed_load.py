@@ -43,6 +43,7 @@ class Tally:
     sent: int = 0
     acknowledged: int = 0
     refused: int = 0  # 503 or 504 with Retry-After
+    refusals: deque[str] = field(factory=lambda: deque(maxlen=20))  # what the last of them said
     broken: int = 0  # the connection ended without an answer
     wrong: list[str] = field(factory=list)
     longest: float = 0.0
@@ -262,6 +263,8 @@ class Client:
                 **{"headers": self.load.headers, **more},
             )
             outcome = "acknowledged" if answer.status_code in expected else judged(answer)
+            if outcome == "refused":
+                self.load.tallies[self._part].refusals.append(f"{method} {path}: {answer.text[:200]}")
         except requests.Timeout:
             outcome = f"{method} {path} hung"
         except requests.RequestException:

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-# With the programs of administrators, nginx for one, which are not on everybody's path.
-PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
+# With the programs of administrators, nginx for one, which are not on everybody's path, and podman's own.
+PATH = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/usr/lib/podman"
 
 
 def program(name: str, *others: str) -> str:

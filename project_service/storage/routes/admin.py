@@ -3,8 +3,13 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
 from attrs import frozen
 
+from project_service.audit import By, by_service
 from project_service.errors import validation_failed
 from project_service.http.describe import (
     BOOLEAN,
@@ -58,6 +63,10 @@ class NewBucket(BucketRules):
 class BucketRoutes:
     buckets: Buckets
     objects: Objects
+    now: Callable[[], datetime]
+
+    def by(self, request: Request) -> By:
+        return partial(by_service, request, self.now())
 
     @endpoint(
         "POST",
@@ -73,7 +82,7 @@ class BucketRoutes:
     )
     async def create(self, request: Request) -> Reply:
         rules = read_members(NewBucket, await request.json_object(), NOT_A_RULE, required=True)
-        bucket = await self.buckets.create(rules.pop("name"), BucketRules(**rules))
+        bucket = await self.buckets.create(rules.pop("name"), BucketRules(**rules), self.by(request))
         return _reply(bucket.as_json(), 201, request.location(f"{BUCKETS}/{bucket.name}"))
 
     @endpoint(
@@ -119,7 +128,8 @@ class BucketRoutes:
     )
     async def change(self, request: Request) -> Reply:
         changes = parse_rules(await request.json_object())
-        return _reply((await self.buckets.change(request.path_args["bucket"], changes)).as_json())
+        bucket = await self.buckets.change(request.path_args["bucket"], changes, by=self.by(request))
+        return _reply(bucket.as_json())
 
     @endpoint(
         "DELETE",
@@ -137,10 +147,29 @@ class BucketRoutes:
     async def delete(self, request: Request) -> Reply:
         name = request.path_args["bucket"]
         if parameters.flag(request, "force"):
-            await self.objects.delete_bucket((await self.buckets.fresh(name)).name)
+            await self.objects.delete_bucket((await self.buckets.fresh(name)).name, self.by(request))
         else:
-            await self.buckets.delete(name)
+            await self.buckets.delete(name, by=self.by(request))
         return Reply(204)
+
+    @endpoint(
+        "GET",
+        f"{ONE_BUCKET}/usage",
+        Operation(
+            "showUsage",
+            TAG,
+            "How many objects there are under a prefix, and their bytes",
+            (json_answer(200, "What there is", exactly(object_count=COUNT, total_bytes=COUNT)),),
+            (IN_BUCKET, Parameter("prefix", "What their keys begin with; without it all count.", PREFIX)),
+            errors=(NO_BUCKET, BAD_KEY),
+            details="The objects are counted one by one. Those of the whole bucket are in the bucket, ready made.",
+        ),
+    )
+    async def usage(self, request: Request) -> Reply:
+        bucket = await self.buckets.fresh(request.path_args["bucket"])
+        prefix = keys.parse_prefix(request.query_value("prefix") or "")
+        count, size = await self.objects.rows.usage(bucket.name, prefix)
+        return _reply({"object_count": count, "total_bytes": size})
 
     @endpoint(
         "DELETE",
@@ -160,7 +189,7 @@ class BucketRoutes:
         if prefix is None:
             raise validation_failed({"prefix": "is required"})
         bucket = await self.buckets.fresh(request.path_args["bucket"])
-        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
+        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix), self.by(request))
         return _reply({"deleted": count})
 
 

@@ -23,6 +23,7 @@ from project_service.storage.buckets import Buckets
 from project_service.storage.cache_control import NOT_SHARED
 from project_service.storage.parsing import parameters
 from project_service.storage.parsing.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
+from project_service.storage.reading import Reading
 from project_service.storage.routes.common import readable
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
@@ -35,7 +36,6 @@ from project_service.storage.routes.descriptions import (
     TAG,
     json_answer,
 )
-from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS, SORTS
 
 _VISIBLE_BUCKET = Named(
@@ -64,7 +64,7 @@ _ORDERS: Schema = {"enum": ["asc", "desc"], "default": "asc"}
 @frozen(eq=False)
 class ListingRoutes:
     buckets: Buckets
-    rows: ObjectRows
+    reading: Reading
 
     @endpoint(
         "GET",
@@ -120,12 +120,22 @@ class ListingRoutes:
         sorting = parameters.sorting_of(request) if request.raw_query else None
         if sorting is None:
             after = None if token is None else parameters.decode_page_token(token, prefix, recursive)
-            page = await self.rows.page(bucket.name, prefix, after, limit, recursive, viewer)
+            page = await self.reading.listed(
+                request,
+                bucket.name,
+                viewer,
+                lambda rows: rows.page(bucket.name, prefix, after, limit, recursive, viewer),
+            )
             objects, folders = page.objects, page.folders
             following = page.last and parameters.encode_page_token(page.last, prefix, recursive)
         else:
             after_entry = None if token is None else parameters.decode_sorted_token(token, prefix, sorting)
-            flat = await self.rows.sorted_page(bucket.name, prefix, sorting, after_entry, limit, viewer)
+            flat = await self.reading.listed(
+                request,
+                bucket.name,
+                viewer,
+                lambda rows: rows.sorted_page(bucket.name, prefix, sorting, after_entry, limit, viewer),
+            )
             objects, folders = flat.objects, b"[]"
             following = flat.last and parameters.encode_sorted_token(flat.last, prefix, sorting)
         return json_reply(

@@ -6,7 +6,7 @@ A caller changes and sees them in a role of their own, so that policies on ``sto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +14,12 @@ import psycopg2
 from attrs import frozen
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation, UniqueViolation
 
+from project_service import audit
+from project_service.audit import By, Event
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.errors import describe
-from project_service.database.pool import Pool
+from project_service.database.pool import Pool, Transaction
 from project_service.errors import ApiError
 from project_service.storage import errors
 from project_service.storage.rows.columns import plain_text
@@ -79,6 +81,8 @@ class BucketRows:
     A ``writer`` is the service, or a caller for whom policies decide: what they do not see is ``bucket_not_found``,
     and what they may not do ``not_allowed``, also where a policy fails, with the reason in the log. ``actor`` runs
     that; without one only the service may do anything.
+
+    What the service does for ``by`` is in ``auth.audit``, by the same transaction.
     """
 
     database: Pool
@@ -113,14 +117,25 @@ class BucketRows:
             return False
 
     async def create(
-        self, name: str, rules: BucketRules, is_open: bool = False, writer: Writer = SERVICE
+        self,
+        name: str,
+        rules: BucketRules,
+        is_open: bool = False,
+        writer: Writer = SERVICE,
+        by: By | None = None,
     ) -> Bucket:
         """Raises ``bucket_exists``."""
-        values = [_plain(getattr(rules, rule)) for rule in RULE_SCHEMAS]
+        values = [
+            name,
+            *(_plain(getattr(rules, rule)) for rule in RULE_SCHEMAS),
+            is_open,
+            plain_text(writer.user_id),
+        ]
         try:
-            await self._run(
-                writer, _CREATE, (name, *values, is_open, plain_text(writer.user_id)), creates=True
-            )
+            if writer.is_service:
+                await self._recorded(by and by("create_bucket", name), _CREATE, values, lambda rows: True)
+            else:
+                await self._run(writer, _CREATE, values, creates=True)
         except UniqueViolation as there:
             if (there.diag.schema_name, there.diag.table_name) != ("storage", "buckets"):
                 raise  # a constraint of the project's own
@@ -133,6 +148,7 @@ class BucketRows:
         changes: Mapping[str, Any],
         is_open: bool | None = None,
         writer: Writer = SERVICE,
+        by: By | None = None,
     ) -> Bucket:
         """``changes`` are names of ``BucketRules`` with their new values; None for ``is_open`` leaves that."""
         if not changes.keys() <= RULE_SCHEMAS.keys():
@@ -144,12 +160,13 @@ class BucketRows:
             raise errors.bucket_not_found()
         if values:
             settings = ", ".join(f"{column} = %s" for column in values)
+            update = f"update storage.buckets set {settings} where name = %s returning 1"
             try:
-                changed = await self._run(
-                    writer,
-                    f"update storage.buckets set {settings} where name = %s returning 1",
-                    (*values.values(), name),
-                )
+                if writer.is_service:
+                    event = by and by("change_bucket", name)
+                    changed = await self._recorded(event, update, (*values.values(), name), bool)
+                else:
+                    changed = await self._run(writer, update, (*values.values(), name))
                 if not changed:
                     raise errors.bucket_not_found() if writer.is_service else errors.not_allowed()
             except CheckViolation as violated:
@@ -161,11 +178,13 @@ class BucketRows:
                 raise apart() from None
         return await self._existing(name)
 
-    async def delete(self, name: str, writer: Writer = SERVICE) -> None:
+    async def delete(self, name: str, writer: Writer = SERVICE, by: By | None = None) -> None:
         """Raises ``bucket_not_empty``, and ``bucket_in_use`` if rows of the project's own tables refer to it."""
         try:
             if writer.is_service:
-                outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
+                event, delete = by and by("delete_bucket", name), "select storage.delete_bucket(%s)"
+                rows = await self._recorded(event, delete, (name,), lambda rows: rows[0][0] == "deleted")
+                outcome = rows[0][0]
             else:
                 outcome = await self._delete_as(writer, name)
         except (ForeignKeyViolation, RestrictViolation) as referred:
@@ -174,6 +193,25 @@ class BucketRows:
             raise errors.bucket_in_use() from None
         if outcome != "deleted":
             raise errors.refused(outcome)
+
+    async def record(self, event: Event) -> None:
+        """Write an entry into the audit by itself."""
+        await audit.record(self.database, event)
+
+    async def _recorded(
+        self, event: Event | None, sql: str, values: Sequence[Any], is_done: Callable[[list[Row]], bool]
+    ) -> list[Row]:
+        """The rows of one statement, which is recorded if it ``is_done`` by them."""
+        if event is None:
+            return await self.database.query(sql, values)
+
+        async def run(transaction: Transaction) -> list[Row]:
+            rows = await transaction.query(sql, values)
+            if is_done(rows):
+                await audit.record(transaction, event)
+            return rows
+
+        return await self.database.transaction(run)
 
     async def _delete_as(self, writer: Writer, name: str) -> str:
         if not await self.is_seen(writer, name):
@@ -187,13 +225,11 @@ class BucketRows:
     async def _run(
         self, writer: Writer, sql: str, values: Sequence[Any] = (), creates: bool = False
     ) -> list[Row]:
-        """The rows of one statement. What policies say of a caller's counts; with ``creates`` the project's SQL may
-        choose the status of a refusal, as nothing is there that may not be seen."""
-        if writer.is_service:
-            return await self.database.query(sql, values)
+        """The rows of one statement of a caller. What policies say of it counts; with ``creates`` the project's SQL
+        may choose the status of a refusal, as nothing is there that may not be seen."""
         if self.actor is None or writer.identity is None:
             raise errors.not_allowed()
-        preamble = acting_as(writer.identity, self.actor.trust())
+        preamble = acting_as(writer.identity, self.actor.trust(), self.actor.pool.pooled)
         try:
             return await self.actor.use(preamble, "", lambda session: session.text(sql, values))
         except (UniqueViolation, CheckViolation, ForeignKeyViolation, RestrictViolation):

@@ -162,10 +162,10 @@ _FIND_MANY = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and k
 _JUDGING = ("storage.judging", "on")
 
 
-def acting_as(identity: Identity, trust: Trust) -> Preamble:
-    """What is set where policies decide what ``identity`` may see."""
+def acting_as(identity: Identity, trust: Trust, pooled: bool = False) -> Preamble:
+    """What is set where policies decide what ``identity`` may see. ``pooled``: on sessions of a pooler."""
     pairs = (_JUDGING, ("request.jwt.claims", identity.claims), ("role", identity.role))
-    return Preamble(pairs, identity.role, trust=trust, has_no_path=True)
+    return Preamble(pairs, identity.role, trust=trust, prepares=not pooled, has_no_path=True)
 
 
 # Policies that have been quick so many times in a row may be asked on a connection that reads share.
@@ -295,6 +295,17 @@ class ObjectRows:
             {"bucket": bucket, "prefix": prefix, "end": end, "limit": limit},
         )
         return [key for (key,) in rows]
+
+    async def usage(self, bucket: str, prefix: str) -> tuple[int, int]:
+        """How many objects there are under ``prefix``, and their bytes. All of them are counted."""
+        end = keys.end_of_prefix(prefix)
+        rows = await self.database.query(
+            "select count(*), coalesce(sum(size), 0)::bigint from storage.objects"
+            f" where bucket = %(bucket)s and key >= %(prefix)s{'' if end is None else ' and key < %(end)s'}",
+            {"bucket": bucket, "prefix": prefix, "end": end},
+        )
+        count, size = rows[0]
+        return count, size
 
     async def check_policies(
         self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
@@ -471,10 +482,12 @@ class ObjectRows:
         Raises failures that are the database's own.
         """
         trust = self.actor.trust()
-        preamble = acting_as(identity, trust)
+        preamble = acting_as(identity, trust, self.actor.pool.pooled)
         step = Step(numbered(sql), as_texts(params), identity.role)
 
         async def run(session: Session) -> list[Row]:
+            if not session.prepares:
+                return await session.text(sql, params)
             try:
                 run = await session.run(step, timed=True)
             except psycopg2.Error as fault:
@@ -510,7 +523,7 @@ def changed(
     """The rows of a function that changes objects for ``writer``. On connections of their own where it may take as
     long as the project's SQL does: where policies are asked, or triggers are fired."""
     if writer.identity is not None:
-        preamble = acting_as(writer.identity, actor.trust())
+        preamble = acting_as(writer.identity, actor.trust(), actor.pool.pooled)
         return actor.use(preamble, "", lambda session: session.own(sql, params))
     fires = any(change.startswith("storage.objects ") for change in actor.trust().triggers)
     return (actor.pool if fires else database).prepared(sql, params)

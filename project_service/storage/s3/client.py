@@ -245,7 +245,7 @@ class S3Store:
         try:
             return await self._deleted_together(keys)
         except StoreError as refused:
-            # Google Cloud Storage does not know the operation and responds with 400.
+            # Google Cloud Storage did not know the operation for years, and responded with 400.
             if not (refused.not_offered or refused.status == 400):
                 raise
             return await self._deleted_one_by_one(keys)
@@ -354,15 +354,22 @@ def _trust_root(ca_pem: bytes) -> Any:
     return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
 
 
-def connect_store(reactor: Any, settings: Store) -> S3Store:
+def connect_store(
+    reactor: Any,
+    settings: Store,
+    sender: Callable[..., Sender] = Sender,
+    client: Callable[..., RetryingClient] = RetryingClient,
+) -> S3Store:
     """The client of the store that the settings name. Opens nothing yet. Large digests are computed in the reactor's
-    thread pool."""
+    thread pool. ``sender`` and ``client`` are made in place of the classes of these names."""
     ca_pem = None if settings.ca_file is None else Path(settings.ca_file).read_bytes()
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(pool, reactor, address, Signer.of(settings), partial(datetime.now, UTC))
-    requests = RetryingClient(
-        sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
+    requests = client(
+        sender(pool, reactor, address, Signer.of(settings), partial(datetime.now, UTC)),
+        reactor,
+        settings.idle_timeout_seconds,
+        settings.connect_timeout_seconds,
     )
     return S3Store(requests, partial(deferToThreadPool, reactor, reactor.getThreadPool()))

@@ -9,12 +9,13 @@ from urllib.parse import parse_qsl
 from attrs import frozen
 
 from project_service import redirects
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
-from project_service.auth.routes import CHANGES, origin_of
+from project_service.auth.routes import CHANGES
 from project_service.auth.values import Email, IssuedSession, Purpose
 from project_service.errors import ApiError, rate_limited, validation_failed
 from project_service.http.describe import JSON, STRING, Answer, Parameter, RequestBody, obj

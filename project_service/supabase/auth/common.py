@@ -10,11 +10,11 @@ from urllib.parse import urlencode, urlsplit
 from attrs import AttrsInstance, evolve, fields_dict, frozen
 
 from project_service import redirects
+from project_service.audit import Origin, origin_of
 from project_service.auth import errors
 from project_service.auth.challenges import TYPES, Asked
 from project_service.auth.context import Context
-from project_service.auth.routes import origin_of
-from project_service.auth.values import IssuedSession, Origin, Purpose
+from project_service.auth.values import IssuedSession, Purpose
 from project_service.errors import ApiError, rate_limited, validation_failed
 from project_service.http import json_body
 from project_service.http.caller import BearerDemand, KeyDemand
@@ -87,6 +87,8 @@ def declare(
     """An endpoint at ``path`` below each base."""
     sent = body_of(body) if isinstance(body, type) else body
     described = Operation(name, TAG, summary, answers, body=sent, **more)
+    if bearer == "required":
+        described = evolve(described, errors=(*described.errors, errors.session_required()))
     return endpoint(method, path, described, key=key, bearer=bearer, admission=admission)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.context import Context
 from project_service.auth.factors import Factors
-from project_service.auth.routes import CHANGES, origin_of, signed_in
+from project_service.auth.routes import CHANGES, signed_in
 from project_service.errors import rate_limited, validation_failed
 from project_service.http.describe import STRING, UUID, array, in_path, obj
 from project_service.http.request import Request

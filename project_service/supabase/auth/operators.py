@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from attrs import frozen
 
 from project_service import whole_numbers
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.admin import MAX_PAGE_SIZE, PAGE_SIZE, Administration, parse_user_id
 from project_service.auth.factors import parse_factor_id
 from project_service.auth.invitations import Invitations
-from project_service.auth.routes import CHANGES, origin_of
+from project_service.auth.routes import CHANGES
 from project_service.auth.tokens import AUDIENCE, ROLE
 from project_service.errors import validation_failed
 from project_service.http.describe import STRING, UUID, Parameter, Schema, array, in_path, obj

@@ -6,12 +6,13 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration, parse_user_id
 from project_service.auth.context import Context
 from project_service.auth.passkeys import Offered, Passkeys, parse_passkey_id
-from project_service.auth.routes import CHANGES, origin_of, signed_in
+from project_service.auth.routes import CHANGES, signed_in
 from project_service.errors import rate_limited
 from project_service.http.describe import MOMENT, STRING, UUID, Answer, Named, array, in_path, obj
 from project_service.http.request import Request

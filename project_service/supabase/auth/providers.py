@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 from twisted.logger import Logger
 
 from project_service import redirects
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.context import Context
 from project_service.auth.identities import (
@@ -27,7 +28,7 @@ from project_service.auth.identities import (
     proof_of,
 )
 from project_service.auth.providers import CALLBACK
-from project_service.auth.routes import CHANGES, origin_of, signed_in
+from project_service.auth.routes import CHANGES, signed_in
 from project_service.auth.values import IssuedSession
 from project_service.errors import ApiError, validation_failed
 from project_service.http.describe import STRING, Answer, Parameter, RequestBody, in_path, obj

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
 from project_service.auth.identities import Identities
 from project_service.auth.limits import Throttle
-from project_service.auth.routes import CHANGES, PASSWORDS, origin_of, signed_in
+from project_service.auth.routes import CHANGES, PASSWORDS, of_session, signed_in
 from project_service.auth.sessions import SCOPES, SessionService
 from project_service.auth.values import Account, Email, IssuedSession, Profile, User, moment
 from project_service.errors import authentication_required, validation_failed
@@ -166,7 +167,7 @@ class Sessions:
         token = bearer_token(request.headers)
         if token is None:
             raise authentication_required()
-        return self.context.verifier.verify(token)
+        return of_session(self.context.verifier.verify(token))
 
     @declare(
         "POST",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from project_service.audit import origin_of
 from project_service.auth import errors
 from project_service.auth.accounts import Accounts
-from project_service.auth.routes import CHANGES, origin_of, signed_in
+from project_service.auth.routes import CHANGES, signed_in
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.supabase import errors as theirs

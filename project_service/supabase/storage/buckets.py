@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from attrs import frozen
 
 from project_service import whole_numbers
+from project_service.audit import By, by_service
 from project_service.errors import validation_failed
 from project_service.http.describe import (
     BOOLEAN,
@@ -113,6 +116,11 @@ _REFUSED = (errors.not_allowed(), NO_BUCKET)
 class BucketRoutes:
     buckets: Buckets
     objects: Objects
+    now: Callable[[], datetime]
+
+    def by(self, request: Request) -> By:
+        """For what is done with the service key; what others do is not recorded."""
+        return partial(by_service, request, self.now())
 
     @endpoint(
         "GET",
@@ -165,7 +173,9 @@ class BucketRoutes:
             policies=True,
         )
         writer = access.caller_by_policies(request.caller)
-        bucket = await self.buckets.create_by_id(body.id or body.name, rules, is_open, writer)
+        bucket = await self.buckets.create_by_id(
+            body.id or body.name, rules, is_open, writer, self.by(request)
+        )
         return _reply({"name": bucket.name})
 
     @endpoint(
@@ -205,7 +215,7 @@ class BucketRoutes:
         if is_open is not None:
             changes |= {"visibility": "public" if is_open else "private", "anonymous_reads": is_open}
         writer = access.caller_by_policies(request.caller)
-        await self.buckets.change(request.path_args["bucket"], changes, is_open, writer)
+        await self.buckets.change(request.path_args["bucket"], changes, is_open, writer, self.by(request))
         return _reply({"message": "Successfully updated"})
 
     @endpoint(
@@ -224,7 +234,7 @@ class BucketRoutes:
     async def empty(self, request: Request) -> Reply:
         writer = access.caller_by_policies(request.caller)
         bucket = await self.buckets.shown_to(writer, request.path_args["bucket"])
-        await self.objects.empty(bucket, access.writer_by_policies(request.caller, bucket))
+        await self.objects.empty(bucket, access.writer_by_policies(request.caller, bucket), self.by(request))
         # The words of those servers, by which clients' tests go.
         return _reply({"message": "Empty bucket has been queued. Completion may take up to an hour."})
 
@@ -241,7 +251,8 @@ class BucketRoutes:
         ),
     )
     async def delete(self, request: Request) -> Reply:
-        await self.buckets.delete(request.path_args["bucket"], access.caller_by_policies(request.caller))
+        writer = access.caller_by_policies(request.caller)
+        await self.buckets.delete(request.path_args["bucket"], writer, self.by(request))
         return _reply({"message": "Successfully deleted"})
 
 

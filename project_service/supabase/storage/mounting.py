@@ -14,6 +14,7 @@ from project_service.http.response import Reply
 from project_service.http.routing import Endpoint, Handler, Policy, Router
 from project_service.storage.assemble import ADMISSION, Storage
 from project_service.storage.links import NO_REFERRER
+from project_service.storage.reading import described
 from project_service.storage.routes.common import translated
 from project_service.storage.routes.resumables import with_tus
 from project_service.supabase import storage_errors
@@ -47,21 +48,23 @@ class ClientStorage:
         def part_of(policy: Policy) -> Router:
             return router.of_part(evolve(policy, documented=base == BASE))
 
-        def place(declared: Endpoint) -> Endpoint:
-            return evolve(declared, url=base + declared.url, described=described(declared.described))
+        def moved(declared: Endpoint) -> Endpoint:
+            return evolve(declared, url=base + declared.url, described=_renamed(declared.described))
 
-        def described(operation: Operation) -> Operation:
-            return evolve(operation, name=f"client{operation.name[0].upper()}{operation.name[1:]}")
+        def place(declared: Endpoint) -> Endpoint:
+            return described(moved(declared))
 
         def wrap(handler: Handler, headers: Headers = ()) -> Handler:
-            return placed(translated(handler, headers))
+            return placed(acknowledged(translated(handler, headers)))
 
         storage, form = self.storage, storage_errors.FORM
+        acknowledged = storage.downloads.reading.acknowledged
         part = part_of(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
         buckets, rows = storage.buckets, storage.rows.objects
         downloads, live = storage.downloads, storage.live
-        part.mount(BucketRoutes(buckets, storage.objects), wrap=wrap, place=place)
-        part.mount(ListingRoutes(buckets, rows), wrap=wrap, place=place)
+        part.mount(BucketRoutes(buckets, storage.objects, storage.links.now), wrap=wrap, place=place)
+        # They only read, also by POST.
+        part.mount(ListingRoutes(buckets, rows), wrap=lambda one: placed(translated(one)), place=moved)
         objects = ObjectRoutes(buckets, rows, storage.objects, storage.receiver, downloads, live)
         part.mount(objects, wrap=wrap, place=place)
         part.mount(PictureRoutes(objects), wrap=wrap, place=place)
@@ -81,7 +84,7 @@ class ClientStorage:
         )
 
         def with_known_database(handler: Handler) -> Handler:
-            return placed(with_tus(handler))
+            return placed(acknowledged(with_tus(handler)))
 
         uploads = storage.resumables
         resumable.mount(ClientUploads(uploads, ByCaller(uploads)), wrap=with_known_database, place=place)
@@ -95,11 +98,15 @@ class ClientStorage:
         other = part_of(Policy(error_form=form))
         other.route(
             f"{base}/<path:below>",
-            *(described(_unknown_path(method)) for method in _METHODS),
+            *(_renamed(_unknown_path(method)) for method in _METHODS),
             methods=_METHODS,
             key="ignored",
             bearer="own",
         )(_unknown)
+
+
+def _renamed(operation: Operation) -> Operation:
+    return evolve(operation, name=f"client{operation.name[0].upper()}{operation.name[1:]}")
 
 
 def _unknown_path(method: str) -> Operation:

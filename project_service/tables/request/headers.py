@@ -20,6 +20,8 @@ _PREFERENCES = {
     "count": ("exact", "planned", "estimated"),
     "tx": ("commit", "rollback"),
     "handling": ("strict", "lenient"),
+    # Not PostgREST's: the primary is to answer (``database.readers``).
+    "consistency": ("strong",),
 }
 # The order in which Preference-Applied lists them.
 _ORDER = (*_PREFERENCES, "timezone", "max-affected")
@@ -31,7 +33,8 @@ Representation = Literal["minimal", "headers-only", "representation"]
 
 @frozen
 class Preferences:
-    """``Prefer: name=value, name=value``: those that PostgREST knows. Of several values for one the first counts."""
+    """``Prefer: name=value, name=value``: those that PostgREST knows, and ``consistency``. Of several values for one
+    the first counts."""
 
     values: tuple[tuple[str, str], ...] = ()
 

@@ -29,6 +29,7 @@ from project_service.tables.request.scanning import (
     Scanner,
 )
 from project_service.tables.request.syntax import (
+    OPERATORS,
     Condition,
     Field,
     Join,
@@ -54,6 +55,8 @@ _EMBED = re.compile(_NAME + r"[!(]")
 # ``count()`` is the aggregate. With anything in its brackets it is an error, not an embedded relation.
 _COUNT = re.compile(r"count\((?!\))")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)?")
+# What a filter begins with.
+_OPERATOR = re.compile(r"(?:not\.)?([a-z]+)(?:\((?:any|all)\))?\.")
 # What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
 _LIST_INDEX = re.compile(r"\[[0-9]*\]$")
 
@@ -93,6 +96,20 @@ def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Qu
             _reject_nul()
         parser.add(name, value)
     return parser.query()
+
+
+def outline_of_query(pairs: Sequence[tuple[str, str]]) -> str:
+    """The query without its operands and arguments, for people: what is selected, by what it is filtered and ordered,
+    and how many rows are asked for."""
+    return "&".join([f"{name}={_outlined(name, value)}" for name, value in pairs])
+
+
+def _outlined(name: str, value: str) -> str:
+    last = name.rpartition(".")[2]
+    if name in REQUEST_PARAMETERS or last == "order" or (last in ("limit", "offset") and value.isdecimal()):
+        return value
+    operator = _OPERATOR.match(value)
+    return f"{operator[0]}$" if operator is not None and operator[1] in OPERATORS else "$"
 
 
 def is_argument(name: str, value: str) -> bool:

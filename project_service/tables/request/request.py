@@ -98,7 +98,8 @@ def _cookies_as_json(pairs: Pairs) -> str:
 class RawRequest:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
     ``path`` the resource's public path, for Location headers; ``slot`` is that of ``http.request.Request``. With a
-    ``long_query`` parsing and planning would keep others waiting."""
+    ``long_query`` parsing and planning would keep others waiting. ``client`` is the address that the request came
+    from."""
 
     method: str
     segments: tuple[str, ...]
@@ -111,6 +112,7 @@ class RawRequest:
     is_service: bool = False
     slot: Slot = field(factory=Slot, eq=False, repr=False)
     long_query: bool = False
+    client: str = ""
 
 
 @frozen

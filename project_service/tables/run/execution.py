@@ -183,6 +183,7 @@ class _Alone:
     def _is_prepared(self, session: Session) -> bool:
         return (
             self.config.prepare
+            and session.prepares
             and self.planned.cached
             and self.planned.compiled.rendering.explain is None
             and not session.preamble.sets_isolation

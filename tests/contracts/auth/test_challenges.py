@@ -47,9 +47,9 @@ async def test_a_recovery_token_works_once_and_ends_every_session(repository: Re
     account = await made(repository, email, first)
     key, user = await issue(repository, email)
     assert user == account.user
-    assert await repository.owner_of_token(key, "recovery", NOW) == account.user
-    assert await repository.owner_of_token(key, "confirmation", NOW) is None
-    assert await repository.owner_of_token(key, "recovery", NOW + HOUR) is None
+    assert await repository.owner_of_token(key, ("recovery",), NOW) == account.user
+    assert await repository.owner_of_token(key, ("confirmation",), NOW) is None
+    assert await repository.owner_of_token(key, ("recovery",), NOW + HOUR) is None
     assert await repository.reset_password(key, OTHER_HASH, event(at=NOW + HOUR)) is None
     results = await all_of(*(repository.reset_password(key, OTHER_HASH, event()) for _ in range(4)))
     assert sorted(one is None for one in results) == [False, True, True, True]
@@ -57,6 +57,20 @@ async def test_a_recovery_token_works_once_and_ends_every_session(repository: Re
     assert again is not None
     assert (again.password_hash, again.confirmed_at) == (OTHER_HASH, NOW)
     assert await repository.list_sessions(account.user.id, NOW) == []
+
+
+@contract
+async def test_an_invitation_sets_the_first_password(repository: Repository) -> None:
+    email = address()
+    account = await made(repository, email)
+    key, _ = await issue(repository, email, purpose="invitation")
+    assert await repository.owner_of_token(key, ("recovery", "invitation"), NOW) == account.user
+    assert await repository.owner_of_token(key, ("recovery",), NOW) is None
+    assert await repository.reset_password(key, OTHER_HASH, event()) == account.user
+    again = await repository.find_user(account.user.id)
+    assert again is not None
+    assert (again.password_hash, again.confirmed_at) == (OTHER_HASH, NOW)
+    assert await repository.reset_password(key, OTHER_HASH, event()) is None
 
 
 @contract
@@ -69,8 +83,8 @@ async def test_a_token_is_valid_only_for_its_purpose(repository: Repository) -> 
     assert await confirm(repository, recovery, session(), event()) is None
     assert await confirm(repository, confirmation, session(), event(at=NOW + HOUR)) is None
     assert await repository.find_user(account.user.id) == account
-    assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
-    assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
+    assert await repository.owner_of_token(recovery, ("recovery",), NOW) == account.user
+    assert await repository.owner_of_token(confirmation, ("confirmation",), NOW) == account.user
 
 
 @contract
@@ -94,7 +108,7 @@ async def test_a_reset_affects_one_user_only(repository: Repository) -> None:
     assert await repository.reset_password(key, OTHER_HASH, event()) is not None
     assert await repository.find_user(other.user.id) == other
     assert [one.id for one in await repository.list_sessions(other.user.id, NOW)] == [others.id]
-    assert await repository.owner_of_token(mail, "recovery", NOW) == other.user
+    assert await repository.owner_of_token(mail, ("recovery",), NOW) == other.user
 
 
 @contract
@@ -134,12 +148,12 @@ async def test_a_newer_token_replaces_an_older_one_but_not_too_often(repository:
     first, _ = await issue(repository, email)
     early, nobody = await issue(repository, email, NOW + 59 * SECOND)
     assert nobody is None
-    assert await repository.owner_of_token(early, "recovery", NOW + MINUTE) is None
+    assert await repository.owner_of_token(early, ("recovery",), NOW + MINUTE) is None
     second, user = await issue(repository, email, NOW + MINUTE)
     assert user is not None
-    assert await repository.owner_of_token(first, "recovery", NOW + MINUTE) is None
+    assert await repository.owner_of_token(first, ("recovery",), NOW + MINUTE) is None
     # The newer one has an hour, and a minute's pause, of its own.
-    assert await repository.owner_of_token(second, "recovery", NOW + HOUR) == user
+    assert await repository.owner_of_token(second, ("recovery",), NOW + HOUR) == user
     assert (await issue(repository, email, NOW + 119 * SECOND))[1] is None
 
 
@@ -191,11 +205,11 @@ async def test_a_new_password_invalidates_recovery_mails(repository: Repository)
     # A refused change invalidates nothing.
     wrong = Proof(OTHER_HASH, str(uuid.uuid4()))
     assert await repository.set_password(account.user.id, OTHER_HASH, wrong, event()) is None
-    assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
+    assert await repository.owner_of_token(recovery, ("recovery",), NOW) == account.user
     await repository.set_password(account.user.id, OTHER_HASH, None, event())
-    assert await repository.owner_of_token(recovery, "recovery", NOW) is None
-    assert await repository.owner_of_token(others, "recovery", NOW) == other
-    assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
+    assert await repository.owner_of_token(recovery, ("recovery",), NOW) is None
+    assert await repository.owner_of_token(others, ("recovery",), NOW) == other
+    assert await repository.owner_of_token(confirmation, ("confirmation",), NOW) == account.user
 
 
 @contract
@@ -511,7 +525,7 @@ async def test_an_address_changes_when_the_new_one_is_confirmed(repository: Repo
     assert redeemed is not None and not redeemed.half and redeemed.user.email == new.address
     assert await repository.find_user_by_email(email) is None
     # What was sent to the address before is void.
-    assert await repository.owner_of_token(recovery, "recovery", NOW) is None
+    assert await repository.owner_of_token(recovery, ("recovery",), NOW) is None
     profile = await repository.profile(account.user.id)
     assert profile is not None and profile.identities[0].data["email"] == new.address
 

@@ -141,7 +141,7 @@ async def test_what_was_there_before_an_address_was_proven_is_void(repository: R
     assert [one.id for one in await repository.list_sessions(user_id, NOW)] == [begins.id]
     ended = {one for one, _ in await repository.ended_sessions(NOW)}
     assert first.id in ended
-    assert await repository.owner_of_token(recovery, "recovery", NOW) is None
+    assert await repository.owner_of_token(recovery, ("recovery",), NOW) is None
     assert await repository.exchange(code, ("plain x",), session(), event()) is None
     # A second time nothing ends.
     await enter(repository, comes(email))

@@ -7,8 +7,9 @@ import uuid
 
 from attrs import evolve
 
+from project_service.audit import Origin
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Origin, Proof, SignIn
+from project_service.auth.values import Proof, SignIn
 from tests.contracts.auth.users import (
     HASH,
     HOUR,

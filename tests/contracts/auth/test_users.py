@@ -258,7 +258,7 @@ async def test_the_cleanup_removes_what_has_expired_and_nothing_else(repository:
     later = NOW + 40 * 24 * HOUR + MINUTE
     assert await repository.delete_expired(later, later - 10 * SECOND, LONG_AGO, later - HOUR) is True
     assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [young.id]
-    assert await repository.owner_of_token(key, "recovery", NOW) is None
+    assert await repository.owner_of_token(key, ("recovery",), NOW) is None
     # The salts are gone with their window, so a repeat counts as theft however wide the window is set now.
     assert (
         await rotate(repository, young.digest, digest(), NOW + 40 * 24 * HOUR + SECOND)

@@ -10,18 +10,9 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import gatherResults
 
+from project_service.audit import Event, Origin
 from project_service.auth.postgres import Repository
-from project_service.auth.values import (
-    Account,
-    Answer,
-    Email,
-    Event,
-    Limit,
-    NewChallenge,
-    NewSession,
-    Origin,
-    User,
-)
+from project_service.auth.values import Account, Answer, Email, Limit, NewChallenge, NewSession, User
 from project_service.lifecycle import start
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, 678000, tzinfo=UTC)

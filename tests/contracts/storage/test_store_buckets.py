@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 
+from project_service.audit import Event
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.values import (
     ANON_ROLE,
@@ -20,7 +23,7 @@ from project_service.storage.values import (
     Writer,
 )
 from tests.contracts.storage.rows import SERVICE, put, refused
-from tests.fakes.storage import Tables
+from tests.fakes.storage import FakeBuckets, Tables
 from tests.live.services import pool_on, wait
 from tests.live.sql import run_sql
 
@@ -160,3 +163,47 @@ async def test_who_deletes_one(rows: Rows) -> None:
     assert await refused(delete("a", ANN)) == "bucket_not_found"
     await delete("kept", SERVICE)
     assert await rows.buckets.all() == []
+
+
+def by(action: str, subject: str) -> Event:
+    return Event(datetime(2026, 11, 28, tzinfo=UTC), action, actor="operator", subject=subject)
+
+
+async def recorded(rows: Rows) -> list[tuple[str, str, str, str]]:
+    """The audit: who did what to which bucket, and with what result."""
+    buckets: Any = rows.buckets
+    if isinstance(buckets, FakeBuckets):
+        events = buckets.tables.events
+        return [(event.actor, event.action, event.subject, event.result) for event in events]
+    query = "select actor, action, subject, result from auth.audit order by id"
+    found: list[tuple[str, str, str, str]] = await buckets.database.query(query)
+    return found
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_service_does_to_buckets_is_recorded_with_it(rows: Rows) -> None:
+    before = len(await recorded(rows))
+    buckets = rows.buckets
+    await buckets.create("r", BucketRules(), by=by)
+    await buckets.change("r", {"max_object_bytes": 5}, by=by)
+    await put(rows, "a", bucket="r")
+    # Neither what changes nothing nor what is refused.
+    await buckets.change("r", {}, by=by)
+    assert await refused(buckets.create("r", BucketRules(), by=by)) == "bucket_exists"
+    assert await refused(buckets.change("no", {"max_object_bytes": 5}, by=by)) == "bucket_not_found"
+    assert await refused(buckets.change("r", {"anonymous_reads": True}, by=by)) == "validation_failed"
+    assert await refused(buckets.delete("r", by=by)) == "bucket_not_empty"
+    await rows.objects.delete("r", ["a"], SERVICE)
+    await buckets.delete("r", by=by)
+    await buckets.record(by("delete_objects", "r/a"))
+    # Nor what a user does.
+    await buckets.create("s", BucketRules(), False, ANN, by)
+    assert (await recorded(rows))[before:] == [
+        ("operator", action, subject, "ok")
+        for action, subject in (
+            ("create_bucket", "r"),
+            ("change_bucket", "r"),
+            ("delete_bucket", "r"),
+            ("delete_objects", "r/a"),
+        )
+    ]

@@ -418,6 +418,9 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
         assert await all_pages("b/", limit, False) == ["b/\U0010ffff"]
         assert await all_pages("none", limit, False) == []
     assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
+    assert [await rows.objects.usage("b", prefix) for prefix in ("", "a/", "none")] == [
+        (len(keys), len(keys)), (4, 4), (0, 0)
+    ]  # fmt: skip
     sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
     assert sums == [(len(keys), len(keys))] * 2
 

@@ -18,7 +18,7 @@ from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings, Smtp
 from project_service.supabase.users import user_view
-from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, in_place_of_sql
+from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, in_place_of_sql, lookups_of
 from tests.fakes.common import App, Client, Response, raw_request
 from tests.fakes.internet import Internet
 from tests.temporary import temporary_directory
@@ -73,6 +73,7 @@ class AuthApp:
         self.auth: Auth = put_together(
             self.settings,
             in_place_of_sql(self.repository),
+            lookups_of(self.repository),
             self.hashes,
             Outbox(self._keep, self.clock) if mail else None,
             self.listener,

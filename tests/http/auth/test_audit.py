@@ -6,7 +6,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.values import Origin, moment
+from project_service.audit import Origin
+from project_service.auth.values import moment
 from tests.http.auth.app import NOW, PASSWORD, Answer, AuthApp
 
 ANOTHER = "another good one"

@@ -10,8 +10,10 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import session_revoked
+from project_service.http.caller import NOBODY, BearerDemand, KeyDemand
 from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes.common import (
     ANON_KEY,
     SERVICE_KEY,
@@ -24,6 +26,7 @@ from tests.fakes.common import (
     raw_request,
 )
 from tests.http.toy_app import ANON, SERVICE, app_of, hello
+from tests.route_description import operation_at
 
 
 class Keys(TestCase):
@@ -83,6 +86,73 @@ class Keys(TestCase):
     def test_an_invalid_token_is_named_in_the_challenge(self) -> None:
         response = app_of(hello).request("GET", "/x", {"Authorization": "Bearer nobody"})
         self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
+
+
+class Impersonation(TestCase):
+    """A token that was made with the service key, to see what somebody sees."""
+
+    def answer(self, token: str, app: App | None = None, **access: Any) -> tuple[int, Any]:
+        app = app or app_of(who, **access)
+        response = app.request("GET", "/x", {"Authorization": f"Bearer {token}"})
+        body = json.loads(response.body)
+        return response.status, body["data"] or body["error"]["code"]
+
+    def test_it_stands_for_the_anon_key_as_well(self) -> None:
+        for bearer in ("optional", "required"):
+            assert self.answer("as:7", key="required", bearer=bearer) == (200, ["anon", "7"])
+        # The route reads the token itself.
+        assert self.answer("as:7", key="required", bearer="own") == (200, ["anon", None])
+        assert self.answer("as:7", key="optional") == (200, [None, "7"])
+
+    def test_other_tokens_stand_for_no_key(self) -> None:
+        for token in ("user:7", "nonsense", ANON_KEY):
+            assert self.answer(token, key="required") == (401, "project_key_required")
+
+    def test_it_is_worth_no_service_key(self) -> None:
+        for bearer in ("optional", "required", "own"):
+            refused = (401, "project_key_required")
+            assert self.answer("as:7", key="service", bearer=bearer) == refused
+
+    def test_nobody_is_not_signed_in(self) -> None:
+        nobody = f"as:{NOBODY}"
+        assert self.answer(nobody, key="required") == (200, ["anon", None])
+        assert self.answer(nobody, key="optional") == (200, [None, None])
+        refused = (401, "authentication_required")
+        assert self.answer(nobody, key="required", bearer="required") == refused
+        # Only the claim makes it nobody: a user may have been imported with this id.
+        assert self.answer(f"user:{NOBODY}", key="optional") == (200, [None, NOBODY])
+
+    def test_it_is_verified_with_each_request_of_a_connection(self) -> None:
+        nobody = f"as:{NOBODY}"
+        cases: tuple[tuple[str, KeyDemand, BearerDemand, dict[str, str]], ...] = (
+            ("as:7", "required", "optional", {}),
+            ("as:7", "required", "own", {}),
+            (nobody, "required", "optional", {}),
+            (nobody, "required", "optional", ANON),
+            (nobody, "optional", "optional", {}),
+            (nobody, "optional", "optional", ANON),
+        )
+        for token, key, bearer, more in cases:
+            router = Router()
+            router.route("/x", operation_at("/x"), methods=("GET",), key=key, bearer=bearer)(who)
+            app = App(router, keys=SameKeys())
+            client, headers = app.connect(), {"Authorization": f"Bearer {token}", **more}
+            statuses = []
+            for expired in (False, False, True):
+                app.tokens.expired = expired
+                statuses.append(client.request("GET", "/x", headers).status)
+            assert statuses == [200, 200, 401], (token, key, bearer, more)
+
+
+class SameKeys(FakeKeys):
+    """Keys that do not change, so that callers are cached."""
+
+    active: Any = "these"
+
+
+async def who(request: Request) -> Reply:
+    caller = request.caller
+    return envelope([caller.key, caller.user and caller.user.sub])
 
 
 class SlowBodies(TestCase):

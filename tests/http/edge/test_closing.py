@@ -161,6 +161,7 @@ class HalfClosed(TestCase):
         router = Router().of_part(Policy(admission="storage"))
         router.route("/storage/wait", operation_at(), methods=("GET",), key="optional")(self.wait)
         router.route(READ, operation_at(), methods=("PUT",), key="optional")(self.read)
+        router.route("/storage/watch", operation_at(), methods=("PUT",), key="optional")(self.watch)
         self.app = App(router, limits={"storage": Limits(2, 5.0)})
 
     async def wait(self, request: Request) -> Reply:
@@ -172,6 +173,10 @@ class HalfClosed(TestCase):
         await held(self.begun)
         self.stored.append(body)
         return envelope({})
+
+    async def watch(self, request: Request) -> Reply:
+        request.end_with_client()
+        return await self.read(request)
 
     def half_closed(self, raw: bytes) -> Client:
         client = self.app.connect()
@@ -247,6 +252,41 @@ class HalfClosed(TestCase):
             self.answer()
             self.assertIn(b" 404 ", client.received())
             self.assertTrue(client.transport.closed, raw)
+
+    def test_one_that_only_sends_no_more_gets_its_answer_from_a_handler_that_ends_with_its_client(
+        self,
+    ) -> None:
+        self.patch(connection, "is_reset", lambda transport: False)
+        client = self.half_closed(raw_request("PUT", "/storage/watch", {}, b"ab"))
+        self.app.clock.advance(3 * RESET_SECONDS)
+        self.answer()
+        received = client.received()
+        self.assertTrue(received.startswith(exchange.CONTINUE))
+        self.assertEqual(parse_response(received.removeprefix(exchange.CONTINUE)).status, 200)
+        self.assertEqual((self.stored, client.transport.closed), ([b"ab"], True))
+        self.app.clock.advance(RESET_SECONDS)
+        self.assertFalse(client.transport.aborted)
+
+    def test_one_that_has_left_ends_it_however_late_its_reset_comes(self) -> None:
+        gone: list[bool] = []
+        self.patch(connection, "is_reset", lambda transport: bool(gone))
+        for part, rest in ((b"", b""), (b"a", b"b")):
+            whole = raw_request("PUT", "/storage/watch", {}, b"ab")
+            client = self.app.connect()
+            client.send(whole.removesuffix(part + rest) if part else whole)
+            client.send(part)
+            client.send(rest)
+            client.half_close()
+            for _ in range(3):
+                self.app.clock.advance(RESET_SECONDS)
+                self.assertFalse(client.transport.aborted)
+            gone.append(True)
+            self.app.clock.advance(RESET_SECONDS)
+            self.assertTrue(client.transport.aborted)
+            client.hang_up()
+            gone.clear()
+            self.answer()
+            self.assertEqual(self.stored, [])
 
     def test_a_client_that_has_left_loses_its_turn(self) -> None:
         """Its half-closing and its leaving look alike, until it refuses what it is sent."""

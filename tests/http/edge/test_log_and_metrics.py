@@ -111,12 +111,20 @@ class Failures(TestCase):
         return Reply(200, (("X-Broken", "a\r\nb"),), b"")
 
     def counted(self) -> dict[str, float]:
+        """How often each code was counted, of those that were."""
+        return {code: count for code, count in self.shown().items() if count}
+
+    def shown(self) -> dict[str, float]:
         return {
             one.labels["code"]: one.value
             for family in self.app.metrics.registry.collect()
             for one in family.samples
             if one.name == "project_service_failures_total"
         }
+
+    def test_a_first_fault_of_the_service_is_an_increase(self) -> None:
+        """A counter that begins with 1 has not increased for Prometheus."""
+        self.assertEqual(self.shown(), {"internal_error": 0})
 
     def test_failures_are_counted_by_code(self) -> None:
         for name in FAILURES:
@@ -165,3 +173,6 @@ class RequestBody(TestCase):
         self.assertEqual(value("requests_waiting", part="auth"), 2)
         self.assertEqual((value("connections"), value("connections_max")), (2, 100))
         self.assertEqual(value("processes"), 1)
+        # A counter that begins with 1 has not increased for Prometheus.
+        for part, reason in (("auth", "late"), ("auth", "full"), ("-", "connections")):
+            self.assertEqual(value("requests_refused_total", part=part, reason=reason), 0, reason)

@@ -169,27 +169,31 @@ class Documents(TestCase):
 
     def test_query_parameters_read_by_handlers_are_those_described(self) -> None:
         for part, urls in (
-            ("auth", ("/auth", "/admin/users")),
+            ("auth", ("/auth", "/admin/users", "/admin/audit")),
             ("storage", ("/storage", "/admin/buckets")),
             ("supabase", CLIENT_PATHS),
         ):
             told_of = self.parameters("query", urls)
             self.assertEqual(
-                read_by_handlers(part, "query_value", "one_value", "flag", "page_limit", "_from_one"),
+                read_by_handlers(
+                    part, "query_value", "query_values", "one_value", "flag", "page_limit", "_from_one"
+                ),
                 told_of,
                 part,
             )
 
     def test_headers_read_by_handlers_are_those_described(self) -> None:
         others = {"range", "content-md5", "x-object-owner", "cache-control", "content-language", "x-metadata"}
-        others |= {"want-repr-digest", "x-upsert"}
+        others |= {"want-repr-digest", "x-upsert", "prefer"}
         told_of = {name.lower() for name in self.parameters("header", ("/storage",))}
-        known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date", "_number")
+        known = read_by_handlers(
+            "storage", "get", "text", "all", "_joined", "_tags", "_date", "_number", "_lines"
+        )
         of_tus = ("if-", "tus-", "upload-", "x-http-")
         # What is refused whatever its value is no parameter.
         read = {name for name in known if name.startswith(of_tus) or name in others} - {"upload-concat"}
-        # ``digests`` makes these names of the fields that it knows.
-        self.assertEqual(read | {"content-digest", "repr-digest"}, told_of)
+        # ``digests`` makes these names of the fields that it knows, and ``readers`` has that of the token.
+        self.assertEqual(read | {"content-digest", "repr-digest", "consistency-token"}, told_of)
         named_for = {
             operation["operationId"]
             for _, _, operation in self.operations()
@@ -209,6 +213,20 @@ class Documents(TestCase):
             self.assertLessEqual(headers, described[name]["200"], name)
         for name in ("downloadObject", "downloadByLink", "downloadPublic"):
             self.assertIn("Vary", described[name]["200"], name)
+        for path, method, operation in self.operations():
+            if path.startswith("/storage/buckets"):
+                header = "Preference-Applied" if method in ("GET", "HEAD", "OPTIONS") else "Consistency-Token"
+                for status, headers in described[operation["operationId"]].items():
+                    self.assertEqual(header in headers, status < "4", (path, method, status))
+
+    def test_what_reads_are_asked_with_where_they_go_to_standbys_is_described(self) -> None:
+        for path, method, operation in self.operations():
+            sent = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "header"}
+            reads = method in ("GET", "HEAD", "OPTIONS")
+            if path.startswith("/storage/buckets"):
+                self.assertEqual({"Consistency-Token", "Prefer"} <= sent, reads, (path, method))
+            if operation["operationId"] in {"readRows", "callFunction", "callFunctionWithBody"}:
+                self.assertIn("Consistency-Token", sent)
 
     def parameters(self, place: str, beginnings: tuple[str, ...]) -> set[str]:
         return {

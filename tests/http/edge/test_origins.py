@@ -15,8 +15,8 @@ from tests.http.toy_app import PLAIN, TABLES, app_of, hello
 from tests.route_description import operation_at
 
 READABLE = (
-    "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
-    "Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
+    "Accept-Ranges, Consistency-Token, Content-Range, Content-Location, Location, Content-Disposition, ETag, "
+    "Last-Modified, Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
 )
 
 

@@ -10,6 +10,7 @@ from weakref import ref
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.audit import By
 from project_service.errors import ApiError, database_unavailable
 from project_service.lifecycle import start
 from project_service.storage import buckets as buckets_module
@@ -33,7 +34,7 @@ class Admin(TestCase):
             for method, path in (
                 ("GET", "/admin/buckets"), ("POST", "/admin/buckets"), ("GET", "/admin/buckets/open"),
                 ("PATCH", "/admin/buckets/open"), ("DELETE", "/admin/buckets/open"),
-                ("DELETE", "/admin/buckets/open/objects?prefix="),
+                ("DELETE", "/admin/buckets/open/objects?prefix="), ("GET", "/admin/buckets/open/usage"),
             ):  # fmt: skip
                 self.assertEqual(
                     refused(self.app.request(method, path, headers)), (403, "service_key_required")
@@ -259,10 +260,10 @@ class Admin(TestCase):
     def test_uploads_during_a_forced_deletion_are_deleted_a_few_times(self) -> None:
         delete, late = FakeBuckets.delete, ["1", "2"]
 
-        async def put_before(buckets: FakeBuckets, name: str, writer: Writer) -> None:
+        async def put_before(buckets: FakeBuckets, name: str, writer: Writer, by: By | None) -> None:
             if late:
                 self.app.put(late.pop())
-            await delete(buckets, name, writer)
+            await delete(buckets, name, writer, by)
 
         self.patch(FakeBuckets, "delete", put_before)
         for times, status in ((2, 204), (EMPTYINGS - 1, 204), (EMPTYINGS, 409)):
@@ -281,6 +282,53 @@ class Admin(TestCase):
         self.assertEqual((response.status, json.loads(response.body)), (200, {"deleted": 2}))
         self.assertEqual(sorted(key for _, key in self.app.tables.objects), ["a2", "b"])
         self.assertEqual(len(self.app.stored()), 2)
+
+    def test_objects_below_a_prefix_are_counted(self) -> None:
+        for key in ("a/1", "a/b/2", "a2", "b"):
+            self.app.put(key, b"12")
+        for query, count in (("", 4), ("?prefix=", 4), ("?prefix=a/", 2), ("?prefix=a", 3), ("?prefix=c", 0)):
+            response = self.app.request("GET", f"/admin/buckets/open/usage{query}", SERVICE)
+            self.assertEqual(
+                (response.status, json.loads(response.body)),
+                (200, {"object_count": count, "total_bytes": 2 * count}),
+            )
+        for path, refusal in (
+            ("open/usage?prefix=%01", (422, "invalid_key")),
+            ("c/usage", (404, "bucket_not_found")),
+        ):
+            self.assertEqual(refused(self.app.request("GET", f"/admin/buckets/{path}", SERVICE)), refusal)
+
+    def test_changes_are_recorded(self) -> None:
+        headers = {**SERVICE, "X-Request-Id": "r-1", "User-Agent": "tester"}
+        self.app.post("/admin/buckets", {"name": "new"}, headers)
+        self.app.request(
+            "PATCH",
+            "/admin/buckets/new",
+            {**headers, "Content-Type": "application/json"},
+            b'{"max_object_bytes": 5}',
+        )
+        for key in ("a/1", "a/2", "b"):
+            self.app.put(key)
+        for path in ("open/objects?prefix=c", "open/objects?prefix=a/", "open?force=true", "new"):
+            self.app.request("DELETE", f"/admin/buckets/{path}", headers)
+        events = self.app.tables.events
+        self.assertEqual(
+            [(event.action, event.subject) for event in events],
+            [
+                ("create_bucket", "new"),
+                ("change_bucket", "new"),
+                ("delete_objects", "open/a/"),
+                ("delete_objects", "open/"),
+                ("delete_bucket", "open"),
+                ("delete_bucket", "new"),
+            ],
+        )
+        self.assertEqual(
+            {(event.at, event.actor, event.result) for event in events}, {(START, "service", "ok")}
+        )
+        self.assertEqual(
+            {(event.origin.request_id, event.origin.user_agent) for event in events}, {("r-1", "tester")}
+        )
 
     def test_object_count_and_total_bytes(self) -> None:
         self.app.put("a", b"123")

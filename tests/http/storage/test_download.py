@@ -409,7 +409,7 @@ class Failing(TestCase):
 
     def test_an_object_overwritten_while_its_row_is_read_is_returned_in_its_new_version(self) -> None:
         """The old version is gone by the time it is asked for."""
-        rows, store = self.app.storage.downloads.rows, self.app.store
+        rows, store = self.app.storage.downloads.reading.rows, self.app.store
         find = type(rows).find
         stale = [next(iter(self.app.tables.objects.values()))]
         self.app.put("k", b"new")

@@ -15,7 +15,7 @@ from project_service.auth.mail_templates import Mail
 from project_service.http.routing import Router
 from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.users import user_view
-from tests.fakes.auth import in_place_of_sql
+from tests.fakes.auth import in_place_of_sql, lookups_of
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
 from tests.http.auth.app import PASSWORD, Answer, AuthApp
 
@@ -57,6 +57,7 @@ class ClientApp(AuthApp):
         other.auth = put_together(
             self.settings,
             in_place_of_sql(self.repository),
+            lookups_of(self.repository),
             self.hashes,
             Outbox(other._keep, self.clock),
             self.listener,

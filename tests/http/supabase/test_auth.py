@@ -8,9 +8,10 @@ import jwt
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
+from project_service.audit import Origin
 from project_service.auth.assemble import clean
 from project_service.auth.errors import email_not_configured
-from project_service.auth.values import Origin, moment
+from project_service.auth.values import moment
 from project_service.lifecycle import start, timestamp
 from tests.captured_log import logged_until_the_end
 from tests.fakes.auth import in_place_of_sql

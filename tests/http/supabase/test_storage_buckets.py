@@ -133,6 +133,25 @@ class Buckets(TestCase):
             told(self.app.ask("PUT", "/bucket/avatars", {}, SERVICE)), (400, "404", "NoSuchBucket")
         )
 
+    def test_what_the_service_key_changes_is_recorded(self) -> None:
+        before = len(self.app.tables.events)
+        self.create()
+        self.app.ask("PUT", "/bucket/avatars", {"public": True}, SERVICE)
+        self.app.request("PUT", "/storage/buckets/avatars/objects/k", SERVICE_HEADERS, b"x")
+        for method, path in (("POST", "/bucket/avatars/empty"), ("DELETE", "/bucket/avatars")):
+            self.app.value(method, path, {}, SERVICE)
+        self.app.tables.bucket_policies = lambda command, bucket, identity: True
+        self.assertEqual(self.create(USER).status, 200)
+        self.assertEqual(
+            [(event.actor, event.action, event.subject) for event in self.app.tables.events[before:]],
+            [
+                ("service", "create_bucket", "avatars"),
+                ("service", "change_bucket", "avatars"),
+                ("service", "delete_objects", "avatars/"),
+                ("service", "delete_bucket", "avatars"),
+            ],
+        )
+
     def test_refusals(self) -> None:
         self.create()
         self.assertEqual(told(self.create()), (400, "409", "BucketAlreadyExists"))

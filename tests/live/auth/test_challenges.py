@@ -208,7 +208,7 @@ async def test_every_statement_finds_its_rows_by_an_index(database: str) -> None
         account, token = await made(repository), digest()
         await repository.profile(account.user.id)
         await repository.users_from(0, 10)
-        await repository.owner_of_token(token, "recovery", NOW)
+        await repository.owner_of_token(token, ("recovery",), NOW)
         await repository.pending(("recovery",), NOW, digest=token)
         await repository.pending(("email_change",), NOW, email_key="ada@example.test")
         await repository.exchange(token, ("s256 x",), session(), event())

@@ -3,24 +3,32 @@ the audit log, notifications, the cleanup."""
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from typing import Any
 
 import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
+from project_service.audit import Event, Origin
 from project_service.auth import postgres
 from project_service.auth.postgres import BATCH, Repository
 from project_service.auth.sessions import CHANNEL
-from project_service.auth.values import Answer, Event, Limit, NewChallenge, Origin
-from project_service.database.listener import AUTH_UPKEEP
+from project_service.auth.values import Answer, Limit, NewChallenge
+from project_service.database.connecting import Connector
+from project_service.database.listener import Listener
+from project_service.database.locks import AUTH_UPKEEP
 from project_service.database.pool import Pool
+from project_service.dsn import read_dsn
 from project_service.lifecycle import start
 from tests.contracts.auth.users import (
     HASH,
@@ -428,8 +436,8 @@ async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
         with pytest.raises(psycopg2.errors.UniqueViolation):
             await confirm(repository, confirmation, evolve(session(), id=first.id), event())
         assert await repository.find_user(account.user.id) == account
-        assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
-        assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
+        assert await repository.owner_of_token(recovery, ("recovery",), NOW) == account.user
+        assert await repository.owner_of_token(confirmation, ("confirmation",), NOW) == account.user
 
 
 PART = timedelta(milliseconds=1)
@@ -483,6 +491,45 @@ async def test_changes_of_an_ended_session_are_not_notified(
     run_sql(database, "delete from auth.sessions")
     assert payloads(notifications) == []
     assert run_sql(database, "select session_id::text from auth.revocations") == [(first.id,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_whoever_hears_that_sessions_have_ended_is_not_told_before_this_process_knows(
+    database: str, pool: Pool
+) -> None:
+    from twisted.internet import reactor
+
+    heard: list[str] = []
+
+    async def nothing() -> None: ...
+
+    listener = Listener(Connector(reactor, read_dsn(database), 10.0), reactor)
+    listener.subscribe(CHANNEL, heard.append, nothing)
+    listener.startService()
+    try:
+        await listener.ready()
+        ((pid,),) = await listener.query("select pg_backend_pid()")
+        repository = Repository(pool, listener)
+        changes: tuple[Callable[[str], Awaitable[Any]], ...] = (
+            lambda user_id: repository.set_password(user_id, OTHER_HASH, None, event()),
+            lambda user_id: repository.set_disabled(user_id, True, event()),
+            lambda user_id: repository.delete_user(user_id, event()),
+        )
+        for change in changes:
+            first = session()
+            account = await made(repository, address(), first=first)
+            # Where notifications come late.
+            os.kill(pid, signal.SIGSTOP)
+            late = deferLater(reactor, 0.3, os.kill, pid, signal.SIGCONT)
+            await change(account.user.id)
+            assert [one.partition(" ")[0] for one in heard] == [first.id]
+            await late
+            heard.clear()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        stopping = listener.stopService()
+        assert stopping is not None
+        await stopping
 
 
 # Triggers look at every statement that removes or changes rows.

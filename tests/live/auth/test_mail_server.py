@@ -73,6 +73,8 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
             body = {"token": token, "password": "a brand new one"}
             assert (await post(api, "/auth/reset", body))[0] == 200
             assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
+            shown = (await api.request("GET", "/metrics", key=None))[2].decode()
+            assert 'project_service_mails_total{outcome="sent"} 1.0' in shown
 
 
 @pytest_twisted.ensureDeferred

@@ -25,6 +25,7 @@ from project_service.cli import ports as cli_ports
 from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import connect_store
 from tests.certificates import issue
+from tests.collector import collecting
 from tests.live.auth.mail_server import mail_server
 from tests.live.cli.command_here import beside_the_reactor, commands_of, on_reactor, reactor
 from tests.live.cli.command_line import Ended
@@ -388,3 +389,54 @@ def _said(part: dict[str, Any]) -> list[object]:
     """Whether a part is a warning, and what it says, line by line."""
     assert part["ok"]
     return [part["warning"], *str(part["message"]).split("\n  ")]
+
+
+@beside_the_reactor
+def test_a_pooler_that_leads_elsewhere_is_reported(
+    services: Services,
+    database: str,
+    empty_database: str,
+    store_settings: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
+    project = commands_of(monkeypatch, "--config", config)
+    project("jwt-keys", "create")
+
+    def found(direct: str) -> tuple[bool, str]:
+        monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DIRECT_DSN", direct)
+        [part] = [one for one in project("check", "--json").json["parts"] if one["part"] == "pooler"]
+        return part["ok"], part["message"]
+
+    assert found(database) == (True, f"leads to {parse_dsn(database)['dbname']}, as direct_dsn does")
+    assert found(empty_database) == (False, "dsn and direct_dsn lead to different databases")
+
+
+@beside_the_reactor
+def test_a_collector_of_traces_that_takes_none_is_reported(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
+    project = commands_of(monkeypatch, "--config", config)
+    project("jwt-keys", "create")
+    (tmp_path / "headers").write_text("x-key: secret of the collector\n")
+    (tmp_path / "headers").chmod(0o600)
+
+    def found() -> tuple[bool, str]:
+        done = project("check", "--json")
+        assert "secret of" not in done.out + done.err
+        [part] = [one for one in done.json["parts"] if one["part"] == "collector of traces"]
+        return part["ok"], part["message"]
+
+    with collecting() as collector:
+        more = f'[tracing]\nendpoint = "{collector.url}"\nheaders_file = "{tmp_path / "headers"}"\n'
+        config.write_text(config.read_text() + more)
+        assert found() == (True, f"{collector.url} takes traces")
+        # What it was sent is no trace.
+        assert (collector.bodies, collector.headers[0]["x-key"]) == ([b""], "secret of the collector")
+        collector.status = 401
+        ok, why = found()
+        assert not ok and why.startswith(f"{collector.url} does not take traces: ") and "401" in why
+    ok, why = found()
+    assert not ok and "refused" in why

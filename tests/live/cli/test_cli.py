@@ -66,6 +66,24 @@ def test_a_key_that_was_made_elsewhere_is_imported_once(beside: Command) -> None
 
 
 @beside_the_reactor
+def test_what_becomes_of_keys_is_in_the_audit(beside: Command) -> None:
+    made = beside("keys", "create", "anon", "--json").json["id"]
+    brought = beside("keys", "import", "anon", "--json", stdin="y" * 40).json["id"]
+    beside("keys", "revoke", made)
+    beside("keys", "revoke", made)
+    with closing(psycopg2.connect(beside("dsn").out.strip())) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select actor, action, subject, result, user_agent from auth.audit where subject in (%s, %s) order by id",
+            (made, brought),
+        )
+        assert cursor.fetchall() == [
+            ("operator", "create_key", made, "ok", "project-service keys"),
+            ("operator", "import_key", brought, "ok", "project-service keys"),
+            ("operator", "revoke_key", made, "ok", "project-service keys"),
+        ]
+
+
+@beside_the_reactor
 def test_openapi_for_the_owner_and_for_a_role(beside: Command) -> None:
     with closing(psycopg2.connect(beside("dsn").out.strip())) as connection:
         connection.autocommit = True

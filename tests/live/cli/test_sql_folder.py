@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from project_service.database.listener import PROJECT_MIGRATIONS
+from project_service.database.locks import PROJECT_MIGRATIONS
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
 from tests.live.cli.command_line import Ended, cli
 from tests.live.daemon import eventually

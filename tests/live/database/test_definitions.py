@@ -11,6 +11,7 @@ from project_service.database import migrate as migrating
 from project_service.database.migrate import (
     Definition,
     Definitions,
+    Migration,
     MigrationRefused,
     defined_in,
     definitions,
@@ -135,6 +136,32 @@ async def test_a_program_of_an_older_edition_puts_nothing_back(database: str) ->
     await upgraded(database, defining=edition(102, "new"))
     with pytest.raises(MigrationRefused, match="edition 102"):
         await upgraded(database, defining=edition(101, "new"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_program_that_a_newer_database_admits_starts_and_changes_nothing(database: str) -> None:
+    number = definitions().edition
+    newer = evolve(edition(number + 2, "new"), oldest=number)
+    files = (*shipped(), Migration(len(shipped()) + 1, "9999_newer.sql", "create table public.newer ()"))
+    connection = await connection_to(database, 0)
+    await migrate(connection, files, defining=newer)
+    before = catalog(database)
+    said: list[str] = []
+    assert await migrate(connection, shipped(), said.append) == ()
+    assert said == [f"The database is newer than this program (edition {number + 2}) and lets it start"]
+    assert await outstanding(connection) == ()
+    assert (catalog(database), run_sql(database, NAMES)) == (before, [("new",)])
+    # One that was in between and knows more has nothing to do either, and takes nothing back.
+    assert await migrate(connection, files[:-1], defining=edition(number + 1, "between")) == ()
+    # The next one ends it, already with its first file: its program may die before the definitions are applied.
+    ends = (*files, Migration(len(files) + 1, "9999_ends.sql", "drop table public.newer"))
+    breaks = evolve(edition(number + 3, "select 1/0"), oldest=number + 2)
+    broken = evolve(breaks, files=(*breaks.files, Definition("public/g.sql", "select 1/0")))
+    with pytest.raises(psycopg2.errors.DivisionByZero):
+        await migrate(connection, ends, defining=broken)
+    with pytest.raises(MigrationRefused, match="newer than this program"):
+        await migrate(connection, shipped())
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred

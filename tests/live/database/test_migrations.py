@@ -16,7 +16,7 @@ from psycopg2.extensions import parse_dsn
 from twisted.internet import reactor as _reactor
 
 from project_service.database import migrate as migrating
-from project_service.database.listener import MIGRATIONS
+from project_service.database.locks import MIGRATIONS
 from project_service.database.migrate import Migration, migrate, shipped, state
 from project_service.lifecycle import start
 from tests.live.services import Services
@@ -270,6 +270,34 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_migration_gives_way_to_a_request_that_waits_for_it_as_it_waits_for_the_request(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends whichever has waited for a second, and this one has waited for longer than the migration."""
+    monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.2)
+    later = Migration(
+        9000,
+        "9000_x.sql",
+        "alter table auth.users add column nickname text; select pg_sleep(0.3);"
+        " alter table auth.sessions add column nickname text",
+    )
+    connection, beside, looking = [await connection_to(database, 0) for _ in range(3)]
+    await migrate(connection, shipped())
+    await beside.query("begin; lock table auth.sessions in access share mode")
+    done = start(migrate(connection, [*shipped(), later]))
+
+    async def holds() -> bool:
+        locked = "select count(*) from pg_locks where granted and relation = 'auth.users'::regclass"
+        return bool((await looking.query(f"{locked} and mode = 'AccessExclusiveLock'"))[0][0])
+
+    await until(holds)
+    await beside.query("update auth.users set metadata = '{}'; commit")
+    assert await done == (later,)
+    for one in (connection, beside, looking):
+        one.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_waiting_for_another_process_that_migrates_is_reported(database: str) -> None:
     """That process may stand still, or its host may be switched off; the start must not wait silently."""
     first, second = [await connection_to(database, 0) for _ in range(2)]
@@ -312,3 +340,18 @@ async def test_a_database_that_is_up_to_date_is_not_written_to(database: str) ->
     await connection.query("set default_transaction_read_only = on")
     assert await migrate(connection, shipped()) == ()
     connection.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_is_too_old_is_refused_before_anything_is_changed(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(await connection_to(empty_database, 0)) as connection:
+        is_ = connection.raw.server_version // 10000
+        monkeypatch.setattr(migrating, "OLDEST_POSTGRESQL", is_ + 1)
+        for work in (migrate(connection, shipped()), migrating.outstanding(connection)):
+            with pytest.raises(migrating.MigrationRefused, match=f"PostgreSQL {is_} is too old .* {is_ + 1}"):
+                await work
+        assert await connection.query("select to_regnamespace('_project_service')") == [(None,)]
+        monkeypatch.setattr(migrating, "OLDEST_POSTGRESQL", is_)
+        assert len(await migrating.outstanding(connection)) > len(shipped())

@@ -14,7 +14,7 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
-from project_service.database import pipeline
+from project_service.database import libpq, pipeline
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipeline, Run, Step, as_text
 from project_service.database.pool import Pool
@@ -160,7 +160,13 @@ def marked(value: bytes) -> list[Step]:
 
 
 @pytest.mark.parametrize(
-    ("name", "calls"), [("_send_prepare", 2), ("_send_prepared", 2), ("_send_text", 2), ("_sync", 1)]
+    ("name", "calls"),
+    [
+        ("pq_send_prepare", 2),
+        ("pq_send_query_prepared", 2),
+        ("pq_send_query_params", 2),
+        ("pq_pipeline_sync", 1),
+    ],
 )
 @pytest_twisted.ensureDeferred
 async def test_nothing_goes_out_of_a_transaction_that_libpq_does_not_take(
@@ -192,14 +198,15 @@ async def test_what_cannot_be_written_is_a_lost_connection(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connection(database) as made:
-        Failing(monkeypatch, "_flush", 1, -1)
+        Failing(monkeypatch, "pq_flush", 1, -1)
         with pytest.raises(DatabaseGone):
             await made.run([Step("select 1")])
         assert made.raw.closed
 
 
 @pytest.mark.parametrize(
-    ("name", "result"), [("_set_nonblocking", -1), ("_enter_pipeline", 0), ("_exit_pipeline", 0)]
+    ("name", "result"),
+    [("pq_set_nonblocking", -1), ("pq_enter_pipeline_mode", 0), ("pq_exit_pipeline_mode", 0)],
 )
 @pytest_twisted.ensureDeferred
 async def test_a_connection_on_which_libpq_does_not_change_its_mode_is_lost(
@@ -207,7 +214,7 @@ async def test_a_connection_on_which_libpq_does_not_change_its_mode_is_lost(
 ) -> None:
     async with connection(database) as made:
         Failing(monkeypatch, name, 1, result)
-        if name == "_exit_pipeline":
+        if name == "pq_exit_pipeline_mode":
             assert (await made.run([Step("select 1")])).rows == [[b"1"]]
             with pytest.raises(DatabaseGone):
                 await made.query("select 1")
@@ -223,13 +230,13 @@ async def test_a_connection_stays_in_pipeline_mode_until_psycopg2_is_needed(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered: list[int] = []
-    enter = pipeline._enter_pipeline
+    enter = libpq.pq_enter_pipeline_mode
 
-    def counted(libpq: int) -> Any:
-        entered.append(libpq)
-        return enter(libpq)
+    def counted(pointer: int) -> Any:
+        entered.append(pointer)
+        return enter(pointer)
 
-    monkeypatch.setattr(pipeline, "_enter_pipeline", counted)
+    monkeypatch.setattr(pipeline, "pq_enter_pipeline_mode", counted)
     async with connection(database) as made:
         for expected in (1, 2):
             for _ in range(3):
@@ -267,7 +274,7 @@ async def test_a_drop_that_libpq_does_not_take_ends_its_connection(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of statements that are not used any more, which go ahead of a run."""
-    for name in ("_send_text", "_sync"):
+    for name in ("pq_send_query_params", "pq_pipeline_sync"):
         async with connection(database) as made:
             await made.run([Step("select 1")], 1)
             with monkeypatch.context() as patch:

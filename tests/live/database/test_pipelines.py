@@ -248,6 +248,8 @@ def clients(service: Service) -> Iterator[list[Client]]:
 def unchanging(service: Service) -> Iterator[None]:
     """Keep the schema cache as it is. For seconds after a test that changed the schema it is read again and again,
     and no read shares a connection before it has been quick a few times under the newest one."""
+    # What the test before has changed may not have been announced here yet, and would not be any more.
+    wait(service.holder().reload)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CacheHolder, "announce", lambda self: None)
         wait(service.holder().up_to_date)

@@ -87,6 +87,10 @@ def _copied(one: Embedded) -> Path:
     return copy
 
 
+def _give(folder: Path, user: int) -> None:
+    subprocess.run(["chown", "-R", f"{user}:{user}", folder], check=True)
+
+
 def _remove_socket_directory(running: Running) -> None:
     """Removes the socket directory of a stopped service, which is outside pytest's directories."""
     assert running.dsn is not None
@@ -135,3 +139,22 @@ async def test_the_copy_of_a_running_original_leaves_it_its_socket(
         await all_of([first.stop(), copy.stop()])
     for each in (own, others):
         _remove_socket_directory(each)
+
+
+@root_only
+@pytest_twisted.ensureDeferred
+async def test_a_copy_from_another_machine_is_given_to_the_user_of_this_one(
+    with_database: WithDatabase, tmp_path: Path
+) -> None:
+    """Whose number is another one there. What a link leads to is left alone."""
+    data_dir, elsewhere = with_database(tmp_path / "var"), tmp_path / "elsewhere"
+    elsewhere.write_text("not the database's")
+    _give(data_dir / "postgres", 54321)
+    (data_dir / "postgres" / "link").symlink_to(elsewhere)
+    embedded = Embedded(reactor, data_dir, store=False)
+    try:
+        running = await embedded.start()
+        assert await _all_alone(running)
+    finally:
+        await embedded.stop()
+    assert elsewhere.lstat().st_uid == 0

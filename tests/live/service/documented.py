@@ -52,6 +52,14 @@ def blocks(page: str, **replaced: str) -> list[Block]:
     ]
 
 
+def named(page: str, name: str) -> str:
+    """The code block with this ``:name:`` of a page below ``docs``."""
+    block = rf"^( *)\.\. code-block:: \w+\n\1   :name: {re.escape(name)}\n\n((?:\1   .*\n|\n)+)"
+    found = re.search(block, (ROOT / "docs" / page).read_text("utf-8"), re.M)
+    assert found is not None, f"{page} has no block {name}"
+    return textwrap.dedent(found[2]).strip("\n") + "\n"
+
+
 def environment(page: str) -> dict[str, str]:
     """The settings with which the page starts its service."""
     consoles = "".join(

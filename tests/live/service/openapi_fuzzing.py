@@ -48,6 +48,7 @@ OPEN_BUCKET = "open"
 _PATH = {
     "stage": ("dev",),
     "database": ("main",),
+    "schema": ("public",),
     "relation": ("items", "notes", "missing"),
     "function": ("add", "shout", "nothing", "found"),
 }
@@ -156,6 +157,7 @@ def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -
         "token": existing.tokens,
         "provider": ("github",),
         "factor_id": existing.factors,
+        "user": (*existing.ids, *existing.emails),
         "key": READ_KEYS if operation.startswith("download") else KEYS,
         **({"x-metadata": ("e30=",), "cache-control": ("max-age=5",)} if "/storage/v1/" in path else {}),
     }
@@ -204,6 +206,13 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
         "sourceKey": READ_KEYS,
         "destinationKey": KEYS,
         "destinationBucket": BUCKETS,
+        # The service runs whatever it is, and random letters do nothing.
+        "sql": ("select * from items", "select 1; select nothing", "create temporary table made (id int)"),
+        "stage": _PATH["stage"],
+        "database": _PATH["database"],
+        "user": existing.ids,
+        # Another one is slow to make.
+        "algorithm": ("ES256",),
     }
     for name, values in known.items():
         if name in schema.get("properties", {}):
@@ -327,7 +336,7 @@ class _Callers:
         self._numbers = itertools.count()
         self._session = requests.Session()
         self._asked: Counter[str] = Counter()
-        self._moved = False
+        self._moved = self._rotated = False
         self._user = self._signed_in()
 
     def next(self, operation: Json) -> dict[str, str]:
@@ -335,7 +344,10 @@ class _Callers:
         name = operation["operationId"]
         if self._moved:
             self._put_back()
-        self._moved = name == "moveObject"
+        if self._rotated:
+            # With none of the keys kept that there were, no token is valid any more.
+            self._user = self._signed_in()
+        self._moved, self._rotated = name == "moveObject", name == "rotateSigningKeys"
         turns = self._turns(name, operation["security"])
         number = self._asked[name]
         self._asked[name] += 1

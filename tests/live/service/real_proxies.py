@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
@@ -42,7 +43,8 @@ CADDY = """
 }}
 {documented}
 """
-HAPROXY = """
+HAPROXY = "HAProxy, with ``server.admin_listen`` at port 9090 of each host for the checks::"
+HAPROXY_TCP = """
 defaults
     mode tcp
     timeout connect 5s
@@ -78,8 +80,8 @@ class Front:
     url: str
     verify: str | bool = True
 
-    def up(self) -> Front:
-        eventually(lambda: answers(f"{self.url}/ready", verify=self.verify), f"{self.url} to answer")
+    def up(self, path: str = "/ready") -> Front:
+        eventually(lambda: answers(f"{self.url}{path}", verify=self.verify), f"{self.url} to answer")
         return self
 
 
@@ -120,13 +122,50 @@ def caddy(folder: Path, service: str) -> Iterator[Front]:
 
 @contextmanager
 def haproxy(folder: Path, service: str) -> Iterator[Front]:
+    """Its checks ask the service itself."""
+    port = service.rpartition(":")[2]
+    with haproxy_before(folder, {"a": (service, port), "b": (service, port)}) as front:
+        yield front
+
+
+@contextmanager
+def haproxy_before(folder: Path, hosts: Mapping[str, tuple[str, str]]) -> Iterator[Front]:
+    """``hosts`` has the address and the port for checks of ``a`` and ``b``. ``told`` gives it commands."""
+    port, (cert, key) = free_port(), issue("localhost").written(folder)
+    pem = folder / "both.pem"
+    pem.write_text(cert.read_text() + key.read_text())
+    changes = {"bind :443": f"bind 127.0.0.1:{port}", "/etc/haproxy/project.example.com.pem": str(pem)}
+    changes |= {
+        "check port 9090": "check",
+        "global\n": f"global\n    stats socket {folder}/admin level admin\n",
+    }
+    for name, (address, checked) in hosts.items():
+        number = {"a": 1, "b": 2}[name]
+        changes[f"server {name} 10.0.0.{number}:8080"] = f"server {name} {address} port {checked}"
+    config = folder / "haproxy.cfg"
+    config.write_text(replaced(documented(HAPROXY), changes))
+    with running(["haproxy", "-db", "-f", str(config)], folder):
+        # Not everything is at the address of clients where there is another for checks.
+        yield Front(f"https://127.0.0.1:{port}", str(cert)).up("/openapi.json")
+
+
+def told(folder: Path, command: str) -> str:
+    """What HAProxy answers to a command of its runtime API."""
+    with socket.socket(socket.AF_UNIX) as admin:
+        admin.connect(f"{folder}/admin")
+        admin.sendall(f"{command}\n".encode())
+        return b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+
+
+@contextmanager
+def haproxy_tcp(folder: Path, service: str) -> Iterator[Front]:
     """``service`` is an address at which the service expects the PROXY protocol."""
     port = free_port()
     match = re.search(r"``(server a \S+ send-proxy)``", " ".join(DOCS.read_text("utf-8").split()))
     assert match is not None
     config = folder / "haproxy.cfg"
     line = replaced(match[1], {"10.0.0.1:8080": service})
-    config.write_text(HAPROXY.format(port=port, documented=line))
+    config.write_text(HAPROXY_TCP.format(port=port, documented=line))
     with running(["haproxy", "-db", "-f", str(config)], folder):
         yield Front(f"http://127.0.0.1:{port}").up()
 

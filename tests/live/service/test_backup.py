@@ -1,4 +1,4 @@
-"""A backup made while clients write, and the service on what is restored from it (docs/operations.rst)."""
+"""A backup made while clients write, and the service on what is restored from it (docs/operating/restore.rst)."""
 
 from __future__ import annotations
 

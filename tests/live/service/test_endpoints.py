@@ -22,6 +22,7 @@ from tests.certificates import issue
 from tests.live.application import Api, serving, settings_for
 from tests.live.daemon import Daemon, answers, eventually, workers_of
 from tests.live.services import WithDatabase
+from tests.temporary import free_port
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +66,34 @@ def test_tls_unix_and_admin_endpoints_beside_tcp(data_dir: Path, tmp_path: Path,
             assert "401" in over_unix(path, "/auth/user")
             eventually(lambda: answers(f"http://127.0.0.1:{admin}/ready"), "readiness")
         assert requests.get(f"http://127.0.0.1:{admin}/ready", timeout=10).json() == {"status": "ready"}
-        # With an admin endpoint, health is answered there only, and nothing else is.
+        # With an admin endpoint, health and the console are there only, beside the parts, which the console asks.
         assert requests.get(f"{url}/ready", timeout=10).status_code == 404
-        assert requests.get(f"http://127.0.0.1:{admin}/auth/user", timeout=10).status_code == 404
+        assert requests.get(f"{url}/console", timeout=10).status_code == 404
+        assert requests.get(f"http://127.0.0.1:{admin}/console", timeout=10).status_code == 200
+        assert requests.get(f"http://127.0.0.1:{admin}/auth/user", timeout=10).status_code == 401
         for old in ("TLSv1", "TLSv1_1"):
             with pytest.raises((ssl.SSLError, ConnectionError)), pytest.warns(DeprecationWarning):
                 handshake(secure, ssl.TLSVersion[old])
         assert daemon.stop() == 0, daemon.text
     assert not path.exists()
     assert str(key) not in daemon.text
+
+
+def test_without_the_console_an_admin_endpoint_has_health_alone(data_dir: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("[server]\nconsole = false\n")
+    admin = free_port()
+    options = ["--config", str(config), "--admin-listen", f"tcp:{admin}:interface=127.0.0.1"]
+    with Daemon(data_dir, *options) as daemon:
+        url = daemon.wait_until_ready()
+        statuses = [
+            [
+                requests.get(f"{at}{path}", timeout=10).status_code
+                for path in ("/ready", "/auth/user", "/console")
+            ]
+            for at in (url, f"http://127.0.0.1:{admin}")
+        ]
+    assert statuses == [[404, 401, 404], [200, 404, 404]]
 
 
 def handshake(port: int, version: ssl.TLSVersion) -> None:

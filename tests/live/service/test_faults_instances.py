@@ -19,7 +19,7 @@ from zope.interface import provider
 
 from project_service import keys
 from project_service.database.connecting import connector
-from project_service.database.listener import SWEEPER
+from project_service.database.locks import SWEEPER
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
 from project_service.lifecycle import start

@@ -18,7 +18,7 @@ from tests.temporary import free_port
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form", "change-email")
 # Pages in a browser: ``test_howto_accounts.py``, ``test_howto_factors.py``, ``test_howto_photos.py`` and
 # ``../storage/test_tus_clients.py`` (large-files); also ``test_howto_admin.py``, ``test_howto_sign_in.py``. With an
-# old project: ``test_howto_move.py``. Containers: ``tests/unit/service/test_containers_page.py``.
+# old project: ``test_howto_move.py``. Containers: ``tests/unit/service/test_container_files.py``.
 NO_COMMANDS = (
     *("accounts", "claims", "containers", "forgotten-password", "guests", "index", "invites", "large-files"),
     *("move-supabase", "passkeys", "photo-app", "providers", "second-factor", "sign-in-code", "stability"),

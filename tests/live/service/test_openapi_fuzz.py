@@ -92,7 +92,10 @@ async def test_the_service_does_what_its_openapi_document_says(
         "providers": {"github": Provider(client_id=("x",), client_secret=Secret("x"))},
     }
     settings = settings_for(database, store_settings, tmp_path, auth=auth)
-    server = evolve(settings.server, public_url="http://localhost:3001")
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    allowed: dict[str, Any] = {"console_sql": True, "console_log": True, "migrations_dir": str(folder)}
+    server = evolve(settings.server, public_url="http://localhost:3001", **allowed)
     stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=3)})}
     async with mail_server() as (_, port):
         smtp = Smtp(host="127.0.0.1", port=port, sender="a@b.test", tls="none")

@@ -19,7 +19,7 @@ from attrs import frozen
 from requests.adapters import HTTPAdapter
 
 from tests.live.daemon import Daemon, eventually
-from tests.live.service.real_proxies import Front, caddy, haproxy, nginx
+from tests.live.service.real_proxies import Front, caddy, haproxy, haproxy_tcp, nginx
 from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
@@ -65,12 +65,15 @@ def service(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactor
         assert daemon.stop() == 0, daemon.text
 
 
-@pytest.fixture(scope="module", params=[nginx, caddy, haproxy], ids=["nginx", "caddy", "haproxy"])
+FRONTS = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy, "haproxy-tcp": haproxy_tcp}
+
+
+@pytest.fixture(scope="module", params=list(FRONTS.values()), ids=list(FRONTS))
 def front(
     request: pytest.FixtureRequest, service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Front]:
     start: Callable[[Path, str], AbstractContextManager[Front]] = request.param
-    address = service.proxied if start is haproxy else urlsplit(service.url).netloc
+    address = service.proxied if start is haproxy_tcp else urlsplit(service.url).netloc
     with start(tmp_path_factory.mktemp("front"), address) as front:
         yield front
 
@@ -122,6 +125,25 @@ def test_paths_arrive_as_they_were_sent(
         )
 
 
+# Ways to write the first part of a path. The service knows only the first; others are to stay as useless.
+@pytest.mark.parametrize("front", [nginx, caddy, haproxy], ids=["nginx", "caddy", "haproxy"], indirect=True)
+@pytest.mark.parametrize(
+    "written", ["/{}", "//{}", "/%{:02x}{}", "/x/../{}", "/./{}", "/{}/", "/{}?x", "/{};x"]
+)
+def test_what_operators_need_stays_inside(
+    front: Front, service: Service, client: requests.Session, written: str
+) -> None:
+    paths = ["metrics", "admin/overview", "admin%2Foverview", "console", "console/"]
+    assert all(client.get(f"{service.url}/{path}", timeout=10).ok for path in paths if "%" not in path)
+    for path in paths:
+        target = written.format(ord(path[0]), path[1:]) if "%" in written else written.format(path)
+        lines = f"Host: {urlsplit(front.url).netloc}\r\nX-Service-Key: {service.key}\r\nConnection: close\r\n"
+        with connected(front) as plain:
+            plain.sendall(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
+            status = plain.recv(65536).split(b" ", 2)[1]
+        assert status in {b"400", b"404"}, target
+
+
 def test_uploads_and_downloads_arrive_complete(front: Front, client: requests.Session) -> None:
     payload = random.Random(7).randbytes(LARGE)
     url = f"{front.url}{OBJECTS}/large"
@@ -140,7 +162,9 @@ def test_a_body_too_large_is_refused_by_the_service_at_once(front: Front, servic
 
 
 # Caddy itself cuts off clients that go on sending.
-@pytest.mark.parametrize("front", [nginx, haproxy], ids=["nginx", "haproxy"], indirect=True)
+@pytest.mark.parametrize(
+    "front", [nginx, haproxy, haproxy_tcp], ids=["nginx", "haproxy", "haproxy-tcp"], indirect=True
+)
 def test_a_client_that_reads_only_after_sending_everything_gets_its_response(
     front: Front, client: requests.Session
 ) -> None:

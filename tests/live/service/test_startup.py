@@ -26,7 +26,7 @@ from project_service.application import Application
 from project_service.auth import tokens
 from project_service.auth.tokens import KeySetError
 from project_service.daemon import Startup
-from project_service.database.listener import MIGRATIONS
+from project_service.database.locks import MIGRATIONS
 from project_service.database.migrate import watch_ddl
 from project_service.lifecycle import start, with_timeout
 from project_service.network import bind_endpoints

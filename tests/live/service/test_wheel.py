@@ -122,7 +122,7 @@ def test_the_wheel_is_complete_and_not_editable(python: str, tmp_path: Path) -> 
     installed = Path(where).parent
     ours = {path.relative_to(ROOT / "project_service") for path in _files(ROOT / "project_service")}
     theirs = {path.relative_to(installed) for path in _files(installed)}
-    samples = {Path("etc") / path.name for path in _files(ROOT / "etc")}
+    samples = {path.relative_to(ROOT) for path in _files(ROOT / "etc")}
     assert theirs == ours | samples
 
 

@@ -142,6 +142,19 @@ def test_a_bucket_from_its_creation_to_its_deletion(
 
 
 @beside_the_reactor
+def test_what_is_done_to_buckets_is_recorded(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+    for words in (("create", "papers"), ("update", "papers", "--public"), ("delete", "papers")):
+        assert run("bucket", *words).code == 0
+    recorded = "select actor, action, subject, result from auth.audit order by id"
+    assert run_sql(database, recorded) == [
+        ("operator", f"{action}_bucket", "papers", "ok") for action in ("create", "change", "delete")
+    ]
+
+
+@beside_the_reactor
 def test_anonymous_reads_of_a_bucket(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

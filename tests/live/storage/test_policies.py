@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import psycopg2
 import pytest
 import pytest_twisted
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
@@ -618,6 +618,33 @@ async def test_policies_behind_pgbouncer(database: str) -> None:
 
         await gatherResults([start(caller(number)) for number in range(40)], consumeErrors=True)
         assert await left_in(pool) == [(True, "", "")] * 4
+        await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_policies_behind_a_pooler_of_transactions(database: str) -> None:
+    """Nobody sees what another may see, though eight connections share two sessions."""
+    from twisted.internet import reactor
+
+    run_sql(database, OWN)
+    with pgbouncer(database, "transaction", 2) as dsn:
+        connect = evolve(connector(dsn), pooled=True, prepares=False)
+        pool = Pool(connect, 8, 10.0, reactor, pooled=True)
+        rows = sql_rows(pool)
+        await rows.buckets.create("b", BucketRules(policies=True))
+
+        async def caller(number: int) -> None:
+            await put(rows, str(number), user(number))
+            row = await rows.objects.find("b", str(number), viewer(user(number)))
+            assert row is not None
+            assert await rows.objects.find("b", str(number), viewer(user(number + 1))) is None
+            assert await rows.objects.find("b", str(number)) == row
+
+        await gatherResults([start(caller(number)) for number in range(40)], consumeErrors=True)
+        # What a transaction has set has ended with it.
+        left = run_sql(dsn, "select current_user, current_setting('request.jwt.claims', true)")
+        assert left[0][1] in (None, "")
+        assert left[0][0] not in ("authenticated", "anon")
         await pool.close()
 
 

@@ -263,6 +263,7 @@ const nonce = (await mail()).code
 out.nonce = told(await one.auth.updateUser({ password: 'another battery horse', nonce }))
 out.change = (await one.auth.updateUser({ email: 'ada@new.example.test' })).data.user.new_email
 const both = [await mail(), await mail()]
+both.sort((a, b) => a.to.localeCompare(b.to))  // they may come in either order
 for (const { to, code: token } of both) {
   const changed = await client().auth.verifyOtp({ email: to, token, type: 'email_change' })
   out[to] = changed.data.user?.email ?? null

@@ -191,6 +191,7 @@ async def test_many_who_read_a_locked_table_hold_up_nobody_behind_them(api: Api)
     slow = [*forms, *[LOCKED] * 30]
     with lock(api):
         asking = Asking(api, *slow, *[OTHER] * 20)
+        # None of them waits for the lock.
         await until(lambda: asking.answered(OTHER))
     assert_not_held_up((await asking.answers())[len(slow) :])
 

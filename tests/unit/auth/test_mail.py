@@ -86,7 +86,8 @@ class Mails(TestCase):
             tried.append(mail)
             raise faults.pop()
 
-        outbox = Outbox(refuse, clock)
+        outbox, outcomes = Outbox(refuse, clock), list[str]()
+        outbox.observe = outcomes.append
         mail = Mail("ada@example.test", "s", "t")
         with captured_logs() as events:
             outbox.send_later(lambda: mail)
@@ -101,6 +102,7 @@ class Mails(TestCase):
                 clock.advance(1)
                 assert len(tried) == tries
         assert tried == [mail] * 5
+        assert outcomes == [*["refused"] * 4, "given_up"]
         # The text of any other fault may have something of the mail.
         assert [formatEvent(event) for event in events] == [
             f"an e-mail was not accepted: {refused}",
@@ -136,7 +138,8 @@ class Mails(TestCase):
             return mail
 
         clock = Clock()
-        outbox = Outbox(take, clock)
+        outbox, outcomes = Outbox(take, clock), list[str]()
+        outbox.observe = outcomes.append
         outbox.send_later(write)
         clock.advance(0)
         assert sent == []
@@ -145,6 +148,7 @@ class Mails(TestCase):
         assert len(sent) == 1
         clock.advance(5)
         assert len(sent) == 2
+        assert outcomes == ["refused", "sent", "sent"]
 
     def test_a_mail_whose_template_fails_is_not_tried_again(self) -> None:
         fault = TemplateFault("/mails/de/recovery.txt:4", "'TOKEN' is undefined")

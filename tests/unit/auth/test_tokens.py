@@ -10,6 +10,7 @@ import hmac
 import json
 import math
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jwt
@@ -477,13 +478,25 @@ class Keys(TestCase):
         assert tokens.load_or_create_keys(path, "ES256").signing.kid == first.signing.kid
         assert tokens.create_keys(path, "EdDSA") is False
         assert tokens.load_keys(path).signing.kid == first.signing.kid
-        tokens.replace_keys(path, tokens.rotated(path.read_bytes(), "EdDSA", keep=0))
+        (changed,) = tokens.change_keys(path, "EdDSA", keep=0).keys
         signing = tokens.load_keys(path).signing
-        assert signing.algorithm == "EdDSA"
-        self.assertRaises(KeySetError, tokens.replace_keys, path, "{}")
+        assert (signing.algorithm, signing.kid) == ("EdDSA", changed.kid)
+        self.assertRaises(KeySetError, tokens.change_keys, path, "EdDSA", kid="of no key")
         assert tokens.load_keys(path).signing.kid == signing.kid
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+    def test_of_changes_at_once_none_is_lost(self) -> None:
+        """Each thread opens the file for itself, as processes do."""
+        path = temporary_directory(self) / "jwt-keys.json"
+        first = tokens.load_or_create_keys(path, "ES256").signing
+        with ThreadPoolExecutor(8) as threads:
+            made = list(
+                threads.map(lambda _: tokens.change_keys(path, "ES256", 100, announce=True), range(40))
+            )
+        keys = tokens.load_keys(path).keys
+        assert sorted(len(one.keys) for one in made) == [*range(2, 42)]
+        assert keys[0].kid == first.kid and len({one.kid for one in keys}) == 41
 
     def test_a_missing_file_is_named_with_the_command_that_makes_it(self) -> None:
         path = temporary_directory(self) / "jwt-keys.json"

@@ -25,6 +25,11 @@ class Samples(TestCase):
         printed = CliRunner().invoke(main, ["config"])
         self.assertEqual(printed.output, (ETC / "project-service.toml").read_text("utf-8"))
 
+    def test_the_dashboard_and_the_alerts_are_printed_as_they_are(self) -> None:
+        for command, name in (("dashboard", "grafana-dashboard.json"), ("alerts", "alerts.yaml")):
+            printed = CliRunner().invoke(main, [command])
+            self.assertEqual(printed.output, (ETC / name).read_text("utf-8"))
+
     def test_the_unit_starts_this_installation(self) -> None:
         unit = self.unit("/opt/x/bin", "/etc/x.toml")
         self.assertIn(f"{START} --config /etc/x.toml", unit)

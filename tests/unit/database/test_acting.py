@@ -17,6 +17,7 @@ from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Run, Step
 from project_service.database.pool import Pool
 from project_service.database.quickness import Quickness
+from project_service.database.slow import NOT_WATCHED, SlowStatements
 from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import start
 from tests.captured_log import captured_logs
@@ -36,10 +37,13 @@ class FakeConnection:
     own: str = "set_config('search_path', '', false)"
     usable: bool = True
     altered: bool = False
+    pooled: bool = False
     discarded: bool = False
     prepared: bool = False
     fault: Exception | None = None
     extra_seconds: float | None = 0.0
+    role: str = ""
+    slow: SlowStatements = NOT_WATCHED
     on_lost: Any = None
     waiting: Deferred[None] | None = None
     sent: list[Any] = field(factory=list)

@@ -18,11 +18,13 @@ from project_service.database.migrate import (
     shipped,
 )
 
-# What each edition is. Never change a line: a change of a definition is a new edition, with a line of its own.
+# What each edition is; from 4 on the numbered files are part of it. Never change a line: a change of a definition, or
+# a new numbered file, is a new edition, with a line of its own.
 EDITIONS = {
     1: "a6c1f154c919f5984ab4a2b7372233aa36d588a947862b95343129cac02abfb1",
     2: "12c45185b6b25ae91eedaf203fef33b23d356b67cf241ba4f6c32f81d8c76731",
     3: "c819d2f44e1155c4578a16e0676debeee29f6be07edbc4f0d7080aeb95813396",
+    4: "f40df9843d8ab074623f5240319cb724730772ac734b93b2633e2eff46a84f66",
 }
 
 A, B = Definition("s/a.sql", "a"), Definition("s/b.sql", "b")
@@ -41,7 +43,8 @@ class TheFiles(TestCase):
     def test_a_change_is_a_new_edition(self) -> None:
         """Otherwise a program of the version before, which starts beside this one, would put its own back."""
         known = definitions()
-        text = "".join(f"{one.name} {one.sha256}\n" for one in known.files)
+        numbered = "".join(f"{one.name} {one.sha256}\n" for one in shipped())
+        text = numbered + "".join(f"{one.name} {one.sha256}\n" for one in known.files)
         digest = hashlib.sha256(text.encode()).hexdigest()
         new = max(EDITIONS) + 1
         self.assertEqual(
@@ -49,6 +52,10 @@ class TheFiles(TestCase):
             (max(EDITIONS), EDITIONS[max(EDITIONS)]),
             f'the next edition: EDITION = {new} in database/migrate.py, and in EDITIONS here  {new}: "{digest}",',
         )
+
+    def test_programs_before_the_rule_are_not_said_to_start(self) -> None:
+        """Editions 1 to 3, and release 0.1.0, which has none, refuse every newer database by themselves."""
+        self.assertTrue(4 <= definitions().oldest <= definitions().edition)
 
     def test_numbered_files_define_nothing_that_can_be_replaced(self) -> None:
         for one in shipped():
@@ -87,3 +94,11 @@ class WhatIsApplied(TestCase):
         for digests in ({}, {A.name: A.sha256, B.name: B.sha256}):
             with self.assertRaisesRegex(MigrationRefused, "newer than this program.*edition 4.*has 3"):
                 changed(KNOWN, Defined(4, digests))
+
+    def test_one_that_admits_older_programs_is_left_as_it_is(self) -> None:
+        self.assertEqual(changed(KNOWN, Defined(5, {A.name: "newer"}, oldest=3)), ())
+        self.assertEqual(changed(KNOWN, Defined(5, {A.name: "newer"}, oldest=2)), ())
+        with self.assertRaisesRegex(MigrationRefused, "edition 5.*has 3"):
+            changed(KNOWN, Defined(5, {A.name: "newer"}, oldest=4))
+        # Its own edition is not a newer one.
+        self.assertEqual(changed(KNOWN, Defined(3, {A.name: A.sha256, B.name: "other"}, oldest=2)), (B,))

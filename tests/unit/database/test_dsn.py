@@ -75,3 +75,10 @@ class Dsns(TestCase):
                 str(fault),
                 "^(is not a PostgreSQL connection string; in a URI|names a different number of hosts and ports)",
             )
+
+    def test_standbys_may_be_asked_for_where_nothing_is_written(self) -> None:
+        for wanted in ("standby", "prefer-standby", "read-only", "any"):
+            self.assertFalse(read_dsn(f"host=a target_session_attrs={wanted}", standbys=True).writable)
+        for wanted in ("read-write", "primary"):
+            with self.assertRaisesRegex(ValueError, "accepts writes"):
+                read_dsn(f"host=a target_session_attrs={wanted}", standbys=True)

@@ -23,6 +23,12 @@ class Migrations(TestCase):
         with self.assertRaisesRegex(MigrationRefused, "newer than this program.*0003_c.sql"):
             pending(self.known, newer)
 
+    def test_a_database_that_admits_this_program_may_have_newer_ones_but_no_others(self) -> None:
+        newer = self.applied(*self.known, Migration(3, "0003_c.sql", "c"))
+        self.assertEqual(pending(self.known, newer, admitted=True), ())
+        with self.assertRaisesRegex(MigrationRefused, "another form"):
+            pending(self.known, [(1, "0001_a.sql", "other")], admitted=True)
+
     def test_a_changed_migration_is_refused(self) -> None:
         with self.assertRaisesRegex(MigrationRefused, "another form"):
             pending(self.known, [(1, "0001_a.sql", "other")])

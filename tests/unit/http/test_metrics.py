@@ -8,24 +8,25 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.http.metrics import _BUCKETS, GATHER_SECONDS, Metrics
+from project_service.http.metrics import BUCKETS, GATHER_SECONDS, Metrics
+from tests.fakes.pools import StillPool
 
 SECONDS = "project_service_request_seconds"
 LABELS = {"method": "GET", "route": "/x"}
 
 
 class Gathering(TestCase):
-    @given(st.lists(st.one_of(st.sampled_from(_BUCKETS), st.floats(0, 100)), max_size=20))
+    @given(st.lists(st.one_of(st.sampled_from(BUCKETS), st.floats(0, 100)), max_size=20))
     def test_batched_observations_make_the_same_histogram_as_single_ones(
         self, seconds_each: list[float]
     ) -> None:
         metrics, registry = Metrics(), CollectorRegistry()
-        single = Histogram(SECONDS, "", tuple(LABELS), buckets=_BUCKETS, registry=registry).labels(**LABELS)
+        single = Histogram(SECONDS, "", tuple(LABELS), buckets=BUCKETS, registry=registry).labels(**LABELS)
         for seconds in seconds_each:
             metrics.observe("GET", "/x", 200, seconds, 3)
             single.observe(seconds)
         metrics.exposition()
-        bounds = [*(str(bound) for bound in _BUCKETS), "+Inf"]
+        bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
         names = [(f"{SECONDS}_bucket", {**LABELS, "le": bound}) for bound in bounds] if seconds_each else []
         for name, labels in [*names, (f"{SECONDS}_count", LABELS)]:
             expected = registry.get_sample_value(name, labels)
@@ -82,3 +83,48 @@ class Gathering(TestCase):
         metrics.observe("GET", "/ready", 200, 0.1, 5)
         self.assertNotIn(b"/ready", generate_latest(metrics.registry))
         self.assertIn(b"/ready", metrics.exposition())
+
+    def test_connections_to_databases_are_shown_as_they_are_when_numbers_are_written(self) -> None:
+        pool, metrics = StillPool(size=10, open=4, busy=3, waiting=2), Metrics()
+        metrics.databases.watch_pools({"dev/main": pool})
+        shown = {"connections_max": 10, "connections": 4, "connections_used": 3, "callers_waiting": 2}
+        for expected in (shown, {**shown, "connections_used": 7}):
+            pool.busy = expected["connections_used"]
+            metrics.exposition()
+            for name, count in expected.items():
+                value = metrics.registry.get_sample_value(
+                    f"project_service_database_{name}", {"pool": "dev/main"}
+                )
+                self.assertEqual(value, count, name)
+
+    def test_slow_statements_are_counted_once(self) -> None:
+        pool, metrics = StillPool(), Metrics()
+        metrics.databases.watch_pools({"system": pool})
+        for count in (0, 2, 2, 5):
+            pool.slow.count = count
+            metrics.exposition()
+            value = metrics.registry.get_sample_value(
+                "project_service_slow_statements_total", {"pool": "system"}
+            )
+            self.assertEqual(value, count)
+
+    def test_reads_are_shown_by_the_server_that_they_were_sent_to(self) -> None:
+        metrics, readers = Metrics(), FakeReaders()
+        metrics.databases.watch_readers({"dev/main": readers})
+        value = metrics.registry.get_sample_value
+        for reads in (3, 5):
+            readers.served["primary", "stale"] = reads
+            metrics.exposition()
+            labels = {"pool": "dev/main", "server": "primary", "reason": "stale"}
+            self.assertEqual(value("project_service_reads_total", labels), reads)
+        for seconds in (0.5, float("inf")):
+            readers.staleness["db2:5432"] = seconds
+            metrics.exposition()
+            of_reader = {"pool": "dev/main", "reader": "db2:5432"}
+            self.assertEqual(value("project_service_reader_staleness_seconds", of_reader), seconds)
+
+
+class FakeReaders:
+    def __init__(self) -> None:
+        self.served: dict[tuple[str, str], int] = {}
+        self.staleness: dict[str, float] = {}

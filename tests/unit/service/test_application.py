@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 from attrs import define, evolve, field
@@ -45,6 +45,7 @@ from tests.fakes.common import (
     parse_response,
     raw_request,
 )
+from tests.fakes.pools import StillPool
 from tests.route_description import operation_at
 
 SHUTDOWN = 5.0
@@ -106,7 +107,18 @@ class FakePart:
 
     def assembled(self) -> Assembled:
         return Assembled(
-            Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None, Mock()
+            Callers(FakeKeys(), FakeTokens(), FakeRevocations()),
+            [self],
+            [self],
+            {},
+            lambda _: None,
+            Mock(),
+            outboxes=[],
+            pools={"system": cast(Any, StillPool())},
+            readers={},
+            buckets=Mock(),
+            sources={},
+            verifier=Mock(),
         )
 
 
@@ -119,12 +131,12 @@ class Case(TestCase):
         self.patch(application, "assemble", lambda *_: self.part.assembled())
         self.port, self.admin = FakePort("clients", self.done), FakePort("admin", self.done)
 
-    def application(self, admin: bool = False) -> Application:
-        settings = Settings(server=Server(shutdown_seconds=SHUTDOWN))
+    def application(self, admin: bool = False, console: bool = False) -> Application:
+        settings = Settings(server=Server(shutdown_seconds=SHUTDOWN, console=console))
         return Application(self.clock, settings, self.port.bind, self.admin.bind if admin else None)
 
-    def started(self, admin: bool = False) -> Application:
-        made = self.application(admin)
+    def started(self, admin: bool = False, console: bool = False) -> Application:
+        made = self.application(admin, console)
         self.successResultOf(start(made.start()))
         return made
 
@@ -146,6 +158,16 @@ class Starting(Case):
             asked = [port.connect(self.clock).request("GET", path).status for port in (self.port, self.admin)]
             self.assertEqual(asked, [404, 200], path)
         self.assertEqual(self.admin.connect(self.clock).request("GET", "/slow").status, 404)
+
+    def test_the_console_is_on_admin_listen_with_the_parts_that_it_asks(self) -> None:
+        self.started(admin=True, console=True)
+        asked = [
+            port.connect(self.clock).request("GET", "/console").status for port in (self.port, self.admin)
+        ]
+        self.assertEqual(asked, [404, 200])
+        client = self.admin.connect(self.clock)
+        client.send(raw_request("GET", "/slow", {}, None))
+        self.assertEqual(len(self.part.answers), 1)
 
     def test_without_admin_listen_health_and_metrics_are_served_on_the_main_port(self) -> None:
         self.started()

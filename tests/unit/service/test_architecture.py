@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Container, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -16,6 +18,7 @@ PACKAGE = ROOT / "project_service"
 
 # Values and functions: they import no reactor, no web framework and no database driver.
 PURE = [
+    "audit.py",
     "base64url.py",
     "email_addresses.py",
     "errors.py",
@@ -36,8 +39,11 @@ PURE = [
     "http/openapi.py",
     "http/response.py",
     "database/quoting.py",
+    "database/numbered_files.py",
     "database/sql_facts.py",
     "database/sql_lexer.py",
+    "database/sql_scripts.py",
+    "database/sql_statements.py",
     "database/trust.py",
     "auth/accounts.py",
     "auth/context.py",
@@ -50,7 +56,8 @@ PURE = [
     "auth/tokens.py",
     "auth/values.py",
     "cli/openings.py",
-    "cli/sql_statements.py",
+    "operators/errors.py",
+    "operators/rights.py",
     "storage/access.py",
     "storage/presentation.py",
     "storage/parsing/conditions.py",
@@ -91,6 +98,7 @@ LAYERS = [
         "errors",
         "files",
         "frozen",
+        "kept_log",
         "process",
         "public_addresses",
         "redirects",
@@ -101,10 +109,12 @@ LAYERS = [
     ["network", "outgoing", "shares", "wait_queue"],
     ["splicing"],
     ["http", "database"],
+    ["audit"],
     ["keys", "project_rules"],
     ["auth", "storage", "tables"],
     ["supabase"],
-    ["front_page"],
+    ["console", "front_page", "operators"],
+    ["tracing"],
     ["application", "bootstrap", "embedded"],
     ["workers", "cli"],
     ["daemon"],
@@ -240,6 +250,18 @@ class Architecture(TestCase):
                     self.assertNotEqual(node.attr, "pipelines", where)
             for line, text in literals(path):
                 self.assertNotIn("set_config('role'", text, f"{where}:{line}")
+
+    def test_opentelemetry_is_imported_by_one_package_and_that_where_it_is_used_alone(self) -> None:
+        """The extra may be missing, and nothing is to depend on it where nothing is traced."""
+        for path in sources("."):
+            name = path.relative_to(PACKAGE).as_posix()
+            if not name.startswith("tracing/"):
+                self.assertFalse(any(one.startswith("opentelemetry") for one in imports(path)), name)
+        shown = "import project_service.application, sys; print('opentelemetry' in sys.modules)"
+        loaded = subprocess.run(
+            [sys.executable, "-c", shown], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        self.assertEqual(loaded.stdout, "False\n")
 
     def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
         for path in sources("."):

@@ -25,24 +25,30 @@ STATE = "serving on http://127.0.0.1:8080, not ready: store"
 
 class Welcome(TestCase):
     def test_on_a_terminal_the_keys_are_printed(self) -> None:
-        text = "\n".join(welcome(CREDENTIALS, PATH, STATE, True))
+        text = "\n".join(welcome(CREDENTIALS, PATH, STATE, None, True))
         self.assertIn("psk_service_s", text)
 
     def test_elsewhere_the_credentials_file_is_named_instead(self) -> None:
-        text = "\n".join(welcome(CREDENTIALS, PATH, STATE, False))
+        text = "\n".join(welcome(CREDENTIALS, PATH, STATE, None, False))
         self.assertNotIn("psk_", text)
         self.assertIn(str(PATH), text)
         self.assertIn(f"project-service is {STATE}\n", text)
 
+    def test_the_address_of_the_console_is_printed_if_there_is_one(self) -> None:
+        address = "http://127.0.0.1:8080/console"
+        for on_terminal in (True, False):
+            self.assertIn(address, "\n".join(welcome(CREDENTIALS, PATH, STATE, address, on_terminal)))
+            self.assertNotIn("console", "\n".join(welcome(CREDENTIALS, PATH, STATE, None, on_terminal)))
+
     def test_the_shell_gets_its_variables_before_they_are_used(self) -> None:
-        tried = welcome(CREDENTIALS, Path("/srv/my var/credentials.json"), STATE, False)[-3:-1]
+        tried = welcome(CREDENTIALS, Path("/srv/my var/credentials.json"), STATE, None, False)[-3:-1]
         self.assertRegex(tried[0], r"""eval "\$\(/.*/project-service env --data-dir '/srv/my var'\)\"""")
         self.assertIn("$ANON_KEY", tried[1])
         self.assertIn("$URL/storage", tried[1])
 
     def test_the_databases_password_is_never_printed(self) -> None:
         for on_terminal in (True, False):
-            self.assertNotIn("postgresql:", "\n".join(welcome(CREDENTIALS, PATH, STATE, on_terminal)))
+            self.assertNotIn("postgresql:", "\n".join(welcome(CREDENTIALS, PATH, STATE, None, on_terminal)))
 
     def test_repr_of_the_credentials_shows_no_secret(self) -> None:
         for secret in ("psk_", "postgresql:"):
@@ -58,7 +64,7 @@ class FakeKeys:
     async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
         if sql.startswith("select"):
             return [(memoryview(sha256), kind) for kind, sha256 in self.active]
-        kind, sha256, label = params
+        kind, sha256, label = (params[name] for name in ("kind", "sha256", "label"))
         self.active.append((kind, sha256))
         return [("1", kind, label, "", None)]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.lookups import Lookups
 from project_service.auth.postgres import Repository
 from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.rows.garbage import GarbageRows
@@ -18,7 +19,7 @@ from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.rows.renditions import RenditionRows
 from project_service.storage.rows.resumables import ResumableRows
 from project_service.storage.s3.client import S3Store
-from tests.fakes.auth import MemoryRepository
+from tests.fakes.auth import MemoryLookups, MemoryRepository
 from tests.fakes.storage import (
     FakeBuckets,
     FakeGarbage,
@@ -31,6 +32,7 @@ from tests.fakes.store import MemoryStore
 
 FAKES: Mapping[type, type] = {
     MemoryRepository: Repository,
+    MemoryLookups: Lookups,
     FakeBuckets: BucketRows,
     FakeObjects: ObjectRows,
     FakeGarbage: GarbageRows,

@@ -180,7 +180,7 @@ class Values(TestCase):
         missing, empty, good = folder / "missing", folder / "empty", folder / "good"
         empty.write_text("")
         good.write_text("-----BEGIN CERTIFICATE-----\n")
-        for name in ("store.ca_file", "smtp.ca_file"):
+        for name in ("store.ca_file", "smtp.ca_file", "tracing.ca_file"):
             self.assertEqual(
                 self.refused(name, f"'{missing}'"),
                 "names a file that cannot be read: No such file or directory",
@@ -188,6 +188,26 @@ class Values(TestCase):
             self.assertIn("holds no certificate", self.refused(name, f"'{empty}'"))
             self.loaded(name, f"'{good}'")
         self.assertEqual(self.loaded("store.ca_file", f"'{good}'").store.ca_file, str(good))
+
+    def test_shares_are_from_0_to_1(self) -> None:
+        for value, expected in (("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("'0.5'", 0.5)):
+            self.assertEqual(self.loaded("tracing.sample_ratio", value).tracing.sample_ratio, expected)
+        for value in ("-0.1", "1.1", "nan", "'x'", "true", "'nan'"):
+            self.assertEqual(self.refused("tracing.sample_ratio", value), "must be a number from 0 to 1")
+        self.assertIsNone(loaded().tracing.parent_sample_ratio)
+
+    def test_a_file_of_headers_has_one_in_each_line_and_is_not_repeated(self) -> None:
+        file = temporary_directory(self) / "headers"
+        for fine in ("authorization: Bearer zqj", "a:b\nx-tenant: 7\n"):
+            file.write_text(fine)
+            read = self.loaded("tracing.headers_file", f"'{file}'").tracing.headers_file
+            assert read is not None
+            self.assertEqual(read.reveal(), fine.rstrip())
+            self.assertNotIn("zqj", repr(read))
+        for bad in ("zqj", "a b: zqj", "a: zqj\n\nb: c", "ä: zqj", "a: zqjä", ": zqj", "a:"):
+            file.write_text(bad)
+            reason = self.refused("tracing.headers_file", f"'{file}'")
+            self.assertEqual(reason, "names a file with a line other than name: value, in printable ASCII")
 
     def test_smtp_sender_must_be_an_email_address(self) -> None:
         for value in ("not a url", " ", "a@", "a@b.test\\nBcc: c@d.test"):
@@ -362,6 +382,43 @@ class Databases(TestCase):
         self.assertEqual(database.dsn.reveal(), "postgresql:///here")
         file.write_bytes(b"\xff" * 40)
         self.assertIn("not UTF-8", faults(toml)[0])
+
+
+class Readers(TestCase):
+    """Which standbys a database of the table API has."""
+
+    OWN = "[stages.dev.databases.main]\n"
+
+    def readers(self, toml: str, environ: dict[str, str] | None = None) -> tuple[list[str], float]:
+        settings = loaded(toml, environ)
+        dsns, staleness = settings.readers_of(settings.stages["dev"].databases["main"])
+        return [dsn.reveal() for dsn in dsns], staleness
+
+    def test_those_of_the_system_database_are_its_own(self) -> None:
+        system = "[database]\nread_dsn = ['host=a,b']\nmax_staleness_seconds = 2\n"
+        self.assertEqual(self.readers(system + self.OWN), (["host=a,b"], 2.0))
+        self.assertEqual(self.readers(f"{system}{self.OWN}max_staleness_seconds = 9"), (["host=a,b"], 9.0))
+        self.assertEqual(self.readers(f"{system}{self.OWN}read_dsn = []"), ([], 2.0))
+        self.assertEqual(self.readers(f"{system}{self.OWN}read_dsn = 'host=c'"), (["host=c"], 2.0))
+
+    def test_another_database_has_none_of_them(self) -> None:
+        system = "[database]\nread_dsn = 'host=a'\n"
+        self.assertEqual(self.readers(f"{system}{self.OWN}dsn = 'host=x'"), ([], 5.0))
+
+    def test_the_environment_has_one_or_a_list(self) -> None:
+        name = "PROJECT_SERVICE__DATABASE__READ_DSN"
+        self.assertEqual(self.readers(self.OWN + "pool_size = 1", {name: "host=a"})[0], ["host=a"])
+        listed = '["host=a", "postgresql://u:p@b/d"]'
+        self.assertEqual(
+            self.readers(self.OWN + "pool_size = 1", {name: listed})[0], ["host=a", "postgresql://u:p@b/d"]
+        )
+
+    def test_they_are_secrets_and_must_be_for_reading(self) -> None:
+        text = "[database]\nread_dsn = ['postgresql://u:pa55@h/d?target_session_attrs=read-write']"
+        (fault,) = faults(text)
+        self.assertRegex(fault, "database.read_dsn asks for a server that accepts writes")
+        self.assertNotIn("pa55", fault)
+        self.assertNotIn("pa55", repr(loaded("[database]\nread_dsn = 'postgresql://u:pa55@h/d'")))
 
 
 class StoreKeysFile(TestCase):

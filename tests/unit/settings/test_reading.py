@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import Auth, Hooks, Secret, Settings
-from project_service.settings.reading import BadSettings, Source
+from project_service.settings import reading
+from project_service.settings.model import Auth, Hooks, Secret, Server, Settings, Stage, StageDatabase
+from project_service.settings.reading import BadSettings, Source, with_data_dir_defaults
 from tests.unit.settings.loading import faults, loaded
 
 NEEDED = """
@@ -118,6 +121,32 @@ class Faults(TestCase):
         wrong = faults("[database]\ndsn = 'bogus=1'\n", embedded=False)
         self.assertEqual([fault.split()[0] for fault in wrong].count("database.dsn"), 1)
 
+    def test_a_pooler_of_transactions_needs_a_way_around_it(self) -> None:
+        alone = "[database]\ndsn = 'host=pooler'\nprepare = false\n"
+        reason = "database.prepare is for a pooler of transactions, so database.direct_dsn is needed too"
+        self.assertEqual(faults(alone), [reason])
+        self.assertFalse(loaded(f"{alone}direct_dsn = 'host=server'").database.prepare)
+        missing = "database.direct_dsn is for dsn that leads to a pooler, and there is no database.dsn"
+        self.assertEqual(faults("[database]\ndirect_dsn = 'host=server'"), [missing])
+        where = "stages.dev.databases.main"
+        self.assertEqual(
+            faults(f"[{where}]\ndirect_dsn = 'host=server'"),
+            [f"{where}.direct_dsn is for its dsn, and there is none"],
+        )
+
+    def test_sessions_are_had_by_direct_dsn(self) -> None:
+        system = "[database]\ndsn = 'host=pooler'\ndirect_dsn = 'host=server'\n"
+        settings = loaded(
+            f"{system}[stages.dev.databases.own]\ndsn = 'host=x'\n[stages.dev.databases.main]\n"
+        )
+        own, main = (settings.stages["dev"].databases[name] for name in ("own", "main"))
+        self.assertEqual(
+            [settings.session_dsn(one).reveal() for one in (None, main, own)],
+            ["host=server", "host=server", "host=x"],
+        )
+        self.assertEqual([settings.is_pooled(one) for one in (None, main, own)], [True, True, False])
+        self.assertFalse(settings.with_database("host=embedded").is_pooled())
+
     def test_mail_needs_a_server_and_a_sender(self) -> None:
         self.assertEqual(faults("[smtp]\nhost = 'mail.test'\n"), ["smtp.sender is missing"])
         confirm = "[auth]\nconfirm_email = true\n"
@@ -191,6 +220,21 @@ class Faults(TestCase):
             Source(None, options, Path("/data")).read({})
         except BadSettings as fault:
             self.assertTrue(fault.faults)
+
+
+class Tracing(TestCase):
+    CONFIG = '[tracing]\nendpoint = "http://127.0.0.1:4318/v1/traces"\n'
+
+    def test_a_collector_needs_the_extra_to_be_installed(self) -> None:
+        self.assertEqual(loaded(self.CONFIG).tracing.endpoint, "http://127.0.0.1:4318/v1/traces")
+        for missing in (lambda name: None, self._not_even_its_package):
+            self.patch(reading, "find_spec", missing)
+            expected = "tracing.endpoint needs an extra: pip install 'project-service[tracing]'"
+            self.assertEqual(faults(self.CONFIG), [expected])
+            self.assertIsNone(loaded().tracing.endpoint)
+
+    def _not_even_its_package(self, name: str) -> None:
+        raise ModuleNotFoundError(name)
 
 
 class Precedence(TestCase):
@@ -524,3 +568,28 @@ class ProvidersAndHooks(TestCase):
             (list(current.auth.providers), current.auth.hooks.send_email), (["google"], "sql:a.b")
         )
         self.assertEqual([one for one in old.waiting_for_restart(new) if one.startswith("auth.p")], [])
+
+
+class Console(TestCase):
+    def test_an_embedded_database_allows_sql_and_finds_the_folder_of_migrations(self) -> None:
+        folder = Path(self.enterContext(TemporaryDirectory())).resolve()
+        self.enterContext(chdir(folder))
+        embedded = with_data_dir_defaults(Settings(), folder).server
+        self.assertEqual((embedded.console_sql, embedded.migrations_dir), (True, None))
+        Path("migrations").mkdir()
+        found = with_data_dir_defaults(Settings(), folder).server.migrations_dir
+        self.assertEqual(found, str(folder / "migrations"))
+        named = with_data_dir_defaults(Settings().with_database("dbname=x"), folder).server
+        self.assertEqual((named.console_sql, named.migrations_dir), (None, None))
+        asked = Settings(server=Server(console_sql=False, migrations_dir="elsewhere"))
+        kept = with_data_dir_defaults(asked, folder).server
+        self.assertEqual((kept.console_sql, kept.migrations_dir), (False, "elsewhere"))
+
+    def test_a_database_beside_the_embedded_one_takes_no_sql_unless_that_is_asked_for(self) -> None:
+        folder = Path(self.enterContext(TemporaryDirectory())).resolve()
+        of_stages = {"dev": StageDatabase(), "live": StageDatabase(dsn=Secret("dbname=x"))}
+        beside = Settings(stages={"dev": Stage(of_stages)})
+        server = with_data_dir_defaults(beside, folder).server
+        self.assertEqual((server.console_sql, server.console_log), (False, True))
+        asked = evolve(beside, server=Server(console_sql=True))
+        self.assertIs(with_data_dir_defaults(asked, folder).server.console_sql, True)

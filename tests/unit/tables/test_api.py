@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.acting import Preamble
 from project_service.database.pool import Pool
 from project_service.errors import RETRY_AFTER
+from project_service.http.admission import Slot as NoSlot
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import Router
 from project_service.lifecycle import start
@@ -24,7 +25,7 @@ from project_service.settings.model import Secret, Settings, Stage, StageDatabas
 from project_service.tables import assemble as assembling
 from project_service.tables import errors
 from project_service.tables.access import Identity
-from project_service.tables.api import POLICY, Root, TableRoutes, TableService
+from project_service.tables.api import POLICY, Access, Root, TableRoutes, TableService
 from project_service.tables.assemble import assemble, one_at_a_time
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
@@ -90,10 +91,8 @@ class AtRoot(SynchronousTestCase):
         fakes: Any = SimpleNamespace(
             cache=self.cache, current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
-        executor = cast(Any, self.executor)
-        service = TableService(
-            config, fakes, fakes, Planner(config), fakes, executor, root, fakes, fakes, self.here
-        )
+        access = Access(cast(Any, self.executor), fakes)
+        service = TableService(config, fakes, fakes, Planner(config), fakes, access, root, fakes, self.here)
         headers = RequestHeaders.of(
             (("accept", accept), *((("if-none-match", known),) if known is not None else ()))
         )
@@ -191,6 +190,50 @@ class AtRoot(SynchronousTestCase):
         reply = self.successResultOf(self.answering(evolve(CONFIG, root_spec="find"), q="x"))
         assert isinstance(reply, Reply)
         self.assertEqual((reply.status, reply.body, self.executor.asked), (200, b'"instead"', ["find"]))
+
+
+class OnStandbys(SynchronousTestCase):
+    """A read that was sent to a standby."""
+
+    def test_one_that_is_run_again_on_the_primary_has_its_place_among_the_requests_served(self) -> None:
+        """A standby that dies while connections to it are shared would otherwise send its readers to the primary
+        past the admission of requests."""
+        held: list[str] = []
+
+        class Slot(NoSlot):
+            def release(self) -> None:
+                held.clear()
+
+            def retake(self) -> None:
+                held.append("a place")
+
+        class Dying(Executor):
+            async def execute(self, planned: Planned, preamble: Preamble, path: str, slot: Any) -> Outcome:
+                slot.release()
+                raise errors.database_away()
+
+        class Primary(Executor):
+            async def execute(self, planned: Planned, preamble: Preamble, path: str, slot: Any) -> Outcome:
+                assert held == ["a place"]
+                return Outcome(rows=1, body=b'"from the primary"')
+
+        fakes: Any = SimpleNamespace(
+            cache=CACHE,
+            current=CACHE,
+            identify=lambda *_: Identity("anon", "{}", False),
+            caller_of=lambda *_: "somebody",
+            expected=lambda planned: False,
+            choose=lambda ask: Access(cast(Any, Dying()), fakes),
+            repeats=lambda fault: True,
+        )
+        access = Access(cast(Any, Primary()), fakes)
+        service = TableService(
+            CONFIG, fakes, fakes, Planner(CONFIG), fakes, access, fakes, fakes, fakes, fakes
+        )
+        incoming = RawRequest("GET", ("rpc", "find"), pairs=(("q", "x"),), slot=Slot())
+        reply = self.successResultOf(start(service.answer(incoming)))
+        assert isinstance(reply, Reply)
+        self.assertEqual(reply.body, b'"from the primary"')
 
 
 class Options(SynchronousTestCase):
@@ -299,9 +342,9 @@ class Large(SynchronousTestCase):
         fakes: Any = SimpleNamespace(
             cache=CACHE, identify=lambda *_: Identity("anon", "{}", False), expected=lambda planned: False
         )
-        executor, unused = cast(Any, self), cast(Any, None)
+        access, unused = Access(cast(Any, self), fakes), cast(Any, None)
         self.service = TableService(
-            CONFIG, fakes, fakes, Planner(CONFIG), unused, executor, unused, fakes, unused, self.in_thread
+            CONFIG, fakes, fakes, Planner(CONFIG), unused, access, unused, unused, self.in_thread
         )
 
     async def in_thread(self, function: Callable[[], T]) -> T:
@@ -434,7 +477,7 @@ class Notifications(SynchronousTestCase):
 class Connection:
     """A fake with all that the pool uses of a connection."""
 
-    usable, altered, own = True, False, ""
+    usable, altered, own, pooled = True, False, "", False
 
     async def query(self, sql: str) -> list[tuple[bool]]:
         return [(False,)]

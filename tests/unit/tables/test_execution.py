@@ -52,6 +52,7 @@ class FakeConnection:
 
     usable, in_transaction = True, True
     plans_of: object = None
+    pooled = False
     own: str = ""
 
     def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
@@ -165,6 +166,7 @@ class Database:
     """A database with rows that are all of one size."""
 
     plans_of: object = None
+    pooled = False
     own: str = ""
 
     def __init__(self, rows: int, size_of_row: int) -> None:
@@ -189,6 +191,7 @@ class Refusing:
 
     in_transaction = False
     plans_of: object = None
+    pooled = False
     own: str = ""
 
     def __init__(self, fault: type[Exception]) -> None:

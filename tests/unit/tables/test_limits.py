@@ -40,8 +40,10 @@ class Driver:
 
     def __init__(self) -> None:
         self.extra_seconds: float | None = 0.0
+        self.role = ""
         self.statements = Statements()
         self.plans_of: object = None
+        self.pooled = False
         self.own = ""
         self.seen: list[float | None] = []
 

@@ -65,10 +65,21 @@ class Taken(Slot):
 
 
 @define(eq=False)
+class HeldUp:
+    """The connection of a run on a shared one: ``reported`` are the runs that held up others."""
+
+    reported: list[Run] = field(factory=list)
+
+    def report_slow(self, run: Run) -> None:
+        self.reported.append(run)
+
+
+@define(eq=False)
 class Pipelines:
     """Shared connections that take all or nothing, and keep what was submitted."""
 
     free: bool = True
+    connection: HeldUp = field(factory=HeldUp)
     submitted: list[tuple[int, Sequence[Step]]] = field(factory=list)
     runs: list[Run] = field(factory=list)
 
@@ -76,7 +87,7 @@ class Pipelines:
         if not self.free:
             return None
         self.submitted.append((version, steps))
-        self.runs.append(Run(cast(Any, None), 0.0))
+        self.runs.append(Run(cast(Any, self.connection), 0.0))
         return self.runs[-1]
 
 
@@ -89,7 +100,9 @@ class Connection:
     faults: dict[str, Exception] = field(factory=dict)
     in_transaction: bool = False
     extra_seconds: float | None = 0.0
+    role: str = ""
     plans_of: object = None
+    pooled = False
     own: str = ""
     recycler: object = None
     statements: Statements = field(factory=Statements)
@@ -396,6 +409,8 @@ class Shared(Case):
             self.answer((None, b"1", body, None, None, b"2"))
             self.successResultOf(asked)
             self.assertFalse(result.compiled.history.is_quick)
+            reported, self.pipelines.connection.reported = self.pipelines.connection.reported, []
+            self.assertEqual(reported, self.pipelines.runs[-1:] if slow else [])
 
     def test_a_result_that_does_not_fit_is_asked_again_alone(self) -> None:
         result = self.quick()

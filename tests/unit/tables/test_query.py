@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
@@ -14,6 +16,7 @@ from project_service.tables.request.filters import Operands, parse_filter, parse
 from project_service.tables.request.query import (
     intersect,
     is_argument,
+    outline_of_query,
     parse_order,
     parse_query,
     parse_range,
@@ -138,6 +141,53 @@ class Arguments(SynchronousTestCase):
             ("a->b", "x", False),
         ):
             self.assertIs(is_argument(name, value), expected, (name, value))
+
+
+class Outlines(SynchronousTestCase):
+    """What the log says of a slow request."""
+
+    def test_names_operators_and_numbers_of_rows_are_shown(self) -> None:
+        for asked, shown in (
+            ("id=eq.5", "id=eq.$"),
+            ("a.b->>k=not.ilike(any).{a,b}", "a.b->>k=not.ilike(any).$"),
+            ("id=in.(1,2)", "id=in.$"),
+            ("t=fts(english).fat", "t=$"),
+            ("id=eq", "id=$"),
+            ("id=made.up", "id=$"),
+            ("or=(id.eq.5,name.eq.Ann)", "or=$"),
+            ("a.not.and=(id.eq.5)", "a.not.and=$"),
+            ("select=id,name,parts(label)", "select=id,name,parts(label)"),
+            ("order=id.desc", "order=id.desc"),
+            ("a.limit=20", "a.limit=20"),
+            ("offset=x5", "offset=$"),
+            ("n=5", "n=$"),
+        ):
+            pair = (asked.partition("=")[0], asked.partition("=")[2])
+            self.assertEqual(outline_of_query([pair]), shown, asked)
+        self.assertEqual(outline_of_query([("limit", "1"), ("n", "5")]), "limit=1&n=$")
+
+    @given(
+        st.sampled_from(("id", "a.b", "x->>k", "or", "a.and", "not.or", "limit", "a.offset", "n")),
+        st.sampled_from(
+            (
+                "eq.%s",
+                "not.in.(%s,b)",
+                "%s",
+                "(id.eq.%s)",
+                "is.%s",
+                "cs.{%s}",
+                "fts(%s).a",
+                "eq(%s).b",
+                "%s.eq",
+            )
+        ),
+        st.text('aeq.(){},"\\ 19', max_size=12),
+    )
+    def test_no_operand_and_no_argument_is_shown(self, name: str, form: str, text: str) -> None:
+        pair = (name, form.replace("%s", f"zqj{text}qzj"))
+        shown = outline_of_query([pair])
+        self.assertNotIn("zqj", shown)
+        self.assertNotIn("qzj", shown)
 
 
 class Operators(SynchronousTestCase):

@@ -33,8 +33,10 @@ class FakeConnection:
 
     usable = True
     plans_of: object = None
+    pooled = False
     own: str = ""
     extra_seconds: float | None = 0.0
+    role: str = ""
 
     def __init__(self, left: int = 0) -> None:
         self.left = left

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import Secret, Settings, Smtp, Stage, StageDatabase, Store
+from project_service.settings.model import Secret, Server, Settings, Smtp, Stage, StageDatabase, Store
 from project_service.settings.reading import Launch, Source
 from project_service.shares import TooManyWorkers, share, totals, worker_count
 from project_service.workers.assignment import Assignment
@@ -45,6 +45,16 @@ class Assignments(TestCase):
         self.assertEqual((assignment.source.config, assignment.source.data_dir), (None, Path("/data")))
         self.assertEqual(Assignment.from_json(assignment.to_json()), assignment)
         self.assertEqual(assignment.settings, found)
+
+    def test_what_an_embedded_database_allows_is_passed_on(self) -> None:
+        """A worker finds the database named, and would not allow it."""
+        server = Server(console_sql=True, console_log=False, migrations_dir="/srv/migrations")
+        found = Settings(server=server).with_database("postgresql:///x")
+        passed = Assignment.of(Launch(Settings(), Source(None, {}, Path("/data"))), found, 2).source.options
+        self.assertEqual(
+            [passed[f"server.{name}"] for name in ("console_sql", "console_log", "migrations_dir")],
+            [True, False, "/srv/migrations"],
+        )
 
     def test_a_worker_of_another_version_reads_its_settings_itself(self) -> None:
         assignment = Assignment.of(Launch(Settings(), Source(Path("/c.toml"))), Settings(), 2)

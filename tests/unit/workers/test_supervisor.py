@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,9 +17,11 @@ from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from project_service import log
 from project_service.auth import tokens
 from project_service.auth.tokens import KeySetError
 from project_service.http.metrics import MULTIPROCESS
+from project_service.kept_log import LogQuery
 from project_service.lifecycle import CHILD_PAUSES, start
 from project_service.settings.model import Auth, Server
 from project_service.workers.assignment import (
@@ -116,6 +119,16 @@ class LinesOfWorkers(TwoWorkers):
         died = "worker 0 died after 0.0 s (exit code 1); the next one starts in 0.0 s"
         self.assertEqual([formatEvent(event) for event in events], [*lines, died])
         self.errors.flush("died after")
+
+    def test_a_worker_gets_lines_of_the_log_of_all_of_them(self) -> None:
+        self.begin()
+        self.patch(log, "_log", log._Log(keeps=True))
+        self.first.protocol.childDataReceived(1, b"of the first\n")
+        query = LogQuery(text="first").to_json()
+        self.second.protocol.childDataReceived(STATUS_FD, b"log 7 %s\n" % query)
+        word, number, answer = self.second.written.rstrip(b"\n").split(b" ", 2)
+        self.assertEqual((word, number), (b"log", b"7"))
+        self.assertEqual([line["text"] for line in json.loads(answer)["lines"]], ["of the first"])
 
     def test_the_log_says_how_a_worker_died(self) -> None:
         """``signal 9`` that nobody sent comes from the kernel, which needed memory."""

@@ -13,10 +13,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.http.health import NotReady
+from project_service.kept_log import LogQuery
 from project_service.lifecycle import start
 from project_service.settings.reading import Source
 from project_service.workers.assignment import Assignment
-from project_service.workers.worker import WORKER_SECONDS, SupervisorPipe, Worker
+from project_service.workers.worker import LOG_SECONDS, WORKER_SECONDS, SupervisorPipe, Worker
 from tests.captured_log import captured_logs
 from tests.fakes.workers import FakeReactor
 from tests.live.logged import errors_logged
@@ -173,6 +174,21 @@ class Pipe(TestCase):
     def test_certificates_are_renewed_on_request(self) -> None:
         self.receive(b"check 1\nrenew\n")
         self.assertEqual((self.renewed, self.sent()), (1, b""))
+
+    def test_lines_of_the_log_are_asked_of_the_supervisor(self) -> None:
+        first, second = (start(self.pipe.read_log(LogQuery(text=text))) for text in ("a", "b"))
+        asked = self.sent().splitlines()
+        self.assertEqual([line.split(b" ", 2)[:2] for line in asked], [[b"log", b"1"], [b"log", b"2"]])
+        self.assertEqual(LogQuery.from_json(asked[1].split(b" ", 2)[2]), LogQuery(text="b"))
+        self.receive(b'log 2 {"lines": []}\nlog 1 {}\nlog 7 {}\n')
+        self.assertEqual(self.successResultOf(first), b"{}")
+        self.assertEqual(self.successResultOf(second), b'{"lines": []}')
+
+    def test_a_supervisor_that_does_not_answer_is_not_waited_for_for_ever(self) -> None:
+        reading = start(self.pipe.read_log(LogQuery()))
+        self.reactor.advance(LOG_SECONDS)
+        self.failureResultOf(reading, TimeoutError)
+        self.receive(b"log 1 {}\n")
 
     def test_the_end_of_the_pipe_means_that_the_supervisor_has_ended(self) -> None:
         os.close(self.to_worker)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.cli.sql_statements import Script, read_script
+from project_service.database.sql_statements import Script, read_script
 
 # Each hides a semicolon, a word that ends a transaction, or a quote.
 OPAQUE = [

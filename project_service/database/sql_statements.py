@@ -37,11 +37,13 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @frozen
 class Statement:
-    """``text`` is without the semicolon. ``line`` is that of its first character in the file, counted from 1.
-    ``words`` are the first ones in lower case; what is no word, such as a string, is its first character."""
+    """``text`` is without the semicolon. ``line`` is that of its first character in the file, counted from 1, and
+    ``start`` is the index of that character. ``words`` are the first ones in lower case; what is no word, such as a
+    string, is its first character."""
 
     text: str
     line: int
+    start: int
     words: tuple[str, ...]
 
     def line_at(self, position: int) -> int:
@@ -128,7 +130,7 @@ class _Current:
         return True
 
     def statement(self, text: str, end: int) -> Statement:
-        return Statement(text[self._start : end], self._line, tuple(self._words))
+        return Statement(text[self._start : end], self._line, self._start, tuple(self._words))
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int, int]]:

@@ -1,0 +1,1 @@
+"""The console: pages for operators at ``/console``. ``serving`` sends the files of ``app``."""

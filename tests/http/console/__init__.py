@@ -1,0 +1,1 @@
+"""The sending of the console."""
