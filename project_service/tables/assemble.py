@@ -10,7 +10,6 @@ from attrs import asdict, evolve, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
-from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.acting import Actor, opening_of_shared
 from project_service.database.connecting import Connector, milliseconds
@@ -23,7 +22,7 @@ from project_service.database.readers import ACQUIRE_SECONDS, Connect, Readers, 
 from project_service.dsn import read_dsn
 from project_service.http.caller import TokenVerifier
 from project_service.http.routing import Router
-from project_service.lifecycle import Every, InThread, shield
+from project_service.lifecycle import Every, InThread, run_in_thread, shield
 from project_service.settings.model import Settings, StageDatabase
 from project_service.tables import errors
 from project_service.tables.access import identities_of
@@ -269,7 +268,7 @@ def one_at_a_time(reactor: Any) -> InThread:
 
     async def run(function: Callable[[], T]) -> T:
         try:
-            return await deferToThreadPool(reactor, reactor.getThreadPool(), function)
+            return await run_in_thread(reactor, function)
         finally:
             free.release()
 

@@ -160,10 +160,11 @@ class CsvLines:
     max_bytes: int
     keys: tuple[str, ...] | None = field(default=None, init=False)
     _whole: _WholeLines = field(init=False)
-    # The first line that has not been read, and the lines from there on: the beginning of a row whose quoted cell
-    # goes on.
+    # The first line that has not been read, and the text from there on, if it is the beginning of a row whose quoted
+    # cell goes on. Not line by line: there may be half a million.
     _line: int = field(default=1, init=False)
     _begun: list[str] = field(factory=list, init=False)
+    _begun_lines: int = field(default=0, init=False)
     _begun_size: int = field(default=0, init=False)
     _names: list[str] | None = field(default=None, init=False)
     # How many characters the names have, which the object of each row repeats.
@@ -177,7 +178,7 @@ class CsvLines:
         return self._whole.size + self._begun_size
 
     def read(self, data: bytes, last: bool = False) -> list[Row]:
-        block = self._whole.after(data, last, self._line + len(self._begun))
+        block = self._whole.after(data, last, self._line + self._begun_lines)
         size = len(block) + self._begun_size
         records = self._records(self._complete(self._decoded(block), last))
         if self._names is None:
@@ -194,36 +195,40 @@ class CsvLines:
         try:
             return marked(block.decode("utf-8"))
         except UnicodeDecodeError as fault:
-            line = self._line + len(self._begun) + block.count(b"\n", 0, fault.start)
+            line = self._line + self._begun_lines + block.count(b"\n", 0, fault.start)
             raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault.reason}"), line) from None
 
-    def _complete(self, block: str, last: bool) -> list[str]:
-        """The lines of the rows that are complete with ``block``. Those of a row that goes on are kept."""
-        lines, is_open = self._begun, bool(self._begun)
+    def _complete(self, block: str, last: bool) -> str:
+        """The rows that are complete with ``block``. The text of one that goes on is kept."""
+        is_open = bool(self._begun)
         if not is_open and '"' not in block:
-            return [*io.StringIO(block, newline="")]
-        ends, size = 0, self._begun_size
+            return block
+        # How far the last row that is complete goes, and the one that is not from there.
+        end, ended, lines, size = 0, 0, self._begun_lines, self._begun_size
+        at = 0
         for line in io.StringIO(block, newline=""):
-            lines.append(line)
+            at += len(line)
+            lines += 1
             size += len(line)
             is_open = _leaves_open(line, is_open)
             if not is_open:
-                ends, size = len(lines), 0
+                end, ended, size = at, lines, 0
         if last:
-            ends, size = len(lines), 0
+            end, ended, size = at, lines, 0
         if size > self.max_bytes:
-            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line + ends)
-        self._begun_size = size
-        if not ends:
-            return []
-        self._begun = lines[ends:]
-        del lines[ends:]
-        return lines
+            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line + ended)
+        complete = "".join([*self._begun, block[:end]]) if ended else ""
+        if ended:
+            self._begun.clear()
+        if size:
+            self._begun.append(block[end:])
+        self._begun_lines, self._begun_size = lines - ended, size
+        return complete
 
-    def _records(self, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    def _records(self, text: str) -> Iterator[tuple[int, list[str]]]:
         """The rows' cells, each with its line."""
-        reader, before, done = csv.reader(lines, strict=True), self._line, 0
-        self._line += len(lines)
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        before, done = self._line, 0
         try:
             for cells in reader:
                 if cells:
@@ -231,6 +236,7 @@ class CsvLines:
                 done = reader.line_num
         except csv.Error as fault:
             raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault}"), before + done) from None
+        self._line = before + done
 
     def _objects(self, records: Iterable[tuple[int, list[str]]], size: int) -> list[Row]:
         """The rows of ``records``, which had ``size`` bytes."""

@@ -10,9 +10,10 @@ client may be as slow as theirs.
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -108,6 +109,47 @@ class Upload:
 
 
 @define(eq=False)
+class Batch:
+    """Rows to be written by one statement; false if there is none.
+
+    They are one text, and not an object each: thousands take the reactor milliseconds to free.
+    """
+
+    # The lines that the rows begin on, their JSON, with a comma behind each, and where in it each of them ends.
+    lines: array[int] = field(factory=partial(array, "Q"))
+    _objects: bytearray = field(factory=bytearray)
+    _ends: array[int] = field(factory=partial(array, "Q"))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.lines) >= BATCH_ROWS or len(self._objects) >= BATCH_BYTES
+
+    def add(self, row: Row) -> None:
+        line, text = row
+        self.lines.append(line)
+        self._objects += text
+        self._objects += b","
+        self._ends.append(len(self._objects))
+
+    def json(self) -> str:
+        """The array of the rows."""
+        return f"[{self._objects[:-1].decode()}]"
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches of this one's rows, of which there are at least two."""
+        half = len(self) // 2
+        cut = self._ends[half - 1]
+        ends = array("Q", [end - cut for end in self._ends[half:]])
+        return (
+            Batch(self.lines[:half], self._objects[:cut], self._ends[:half]),
+            Batch(self.lines[half:], self._objects[cut:], ends),
+        )
+
+
+@define(eq=False)
 class Rows:
     """The rows of an ``upload``, as they are read."""
 
@@ -116,9 +158,9 @@ class Rows:
     _lines: Lines
     _streams: Streams
     _in_thread: InThread
-    # What has been read and not been handed out, and how many bytes these rows have.
-    _ready: list[Row] = field(factory=list, init=False)
-    _ready_bytes: int = field(default=0, init=False)
+    # What has been read and not been handed out.
+    _full: deque[Batch] = field(factory=deque, init=False)
+    _filling: Batch = field(factory=Batch, init=False)
     # What has come and not been read.
     _unread: bytes = field(default=b"", init=False)
     _ended: bool = field(default=False, init=False)
@@ -139,33 +181,32 @@ class Rows:
         keys = self._lines.keys
         return Payload("json", self.media, keys=keys or (), is_array=True, is_empty=keys is None)
 
-    async def batch(self) -> list[Row]:
+    async def batch(self) -> Batch:
         """The next rows; none at the end. Raises as ``Lines.read`` and ``Upload.chunk``."""
-        while not self._ended and len(self._ready) < BATCH_ROWS and self._ready_bytes < BATCH_BYTES:
+        while not self._ended and not self._full:
             if not self._unread:
                 self._unread = await self.upload.chunk(self._streams)
                 self._ended = not self._unread
             data, self._unread = self._unread[:_SLICE_BYTES], self._unread[_SLICE_BYTES:]
             read = partial(self._read, data)
-            slow = len(data) + self._lines.kept_bytes > INLINE_BYTES
-            self._ready += await self._in_thread(read) if slow else read()
-        rows, size = [], 0
-        for row in islice(self._ready, BATCH_ROWS):
-            rows.append(row)
-            size += len(row[1])
-            if size >= BATCH_BYTES:
-                break
-        del self._ready[: len(rows)]
-        self._ready_bytes -= size
-        return rows
+            if len(data) + self._lines.kept_bytes > INLINE_BYTES:
+                await self._in_thread(read)
+            else:
+                read()
+        if self._full:
+            return self._full.popleft()
+        last, self._filling = self._filling, Batch()
+        return last
 
-    def _read(self, data: bytes) -> list[Row]:
-        """The rows that are complete with ``data``, read in pieces: while one is read, all threads wait for it."""
-        rows = []
+    def _read(self, data: bytes) -> None:
+        """Put the rows that are complete with ``data`` into batches. It is read in pieces: while one is read, all
+        threads wait for it."""
         for begin in range(0, len(data) or 1, PIECE_BYTES):
-            rows += self._lines.read(data[begin : begin + PIECE_BYTES], self._ended)
-        self._ready_bytes += sum([len(text) for _, text in rows])
-        return rows
+            for row in self._lines.read(data[begin : begin + PIECE_BYTES], self._ended):
+                self._filling.add(row)
+                if self._filling.is_full:
+                    self._full.append(self._filling)
+                    self._filling = Batch()
 
 
 @define(eq=False)
@@ -204,31 +245,29 @@ class Import:
     def _mapped(self, error: psycopg2.Error | DatabaseGone) -> TableError:
         return from_postgres(error, self.session.preamble.authenticated)
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, batch: Batch) -> None:
         """Write a batch. Where PostgreSQL refuses a row, its error names the row's line.
 
         To find that row, halves of the batch are written one after the other, and again halves of the one that is
         refused. A batch that passes in halves has been written: one in which ON CONFLICT meets a row twice, say.
         """
         try:
-            await self._insert(rows)
+            await self._insert(batch)
         except (psycopg2.Error, DatabaseGone) as error:
             mapped = self._mapped(error)
             if not _is_of_a_row(error):
                 raise mapped from error
-            if len(rows) < 2:
-                raise (errors.at_line(mapped, rows[0][0]) if rows else mapped) from error
+            if len(batch) < 2:
+                raise (errors.at_line(mapped, batch.lines[0]) if batch else mapped) from error
         else:
             return
         await self.session.execute(f"ROLLBACK TO {_SAVEPOINT}")
-        half = len(rows) // 2
-        await self.write(rows[:half])
-        await self.write(rows[half:])
+        for half in batch.halves():
+            await self.write(half)
 
-    async def _insert(self, rows: Sequence[Row]) -> None:
+    async def _insert(self, batch: Batch) -> None:
         sql = self.planned.compiled.statement.sql
-        body = "[" + b",".join([text for _, text in rows]).decode() + "]"
-        values = sql.values(self.planned.operands, body)
+        values = sql.values(self.planned.operands, batch.json())
         text = f"RELEASE {_SAVEPOINT}; {_SAVEPOINT}; {sql.for_driver}"
         outcome = outcome_of_write((await self.session.query(text, values))[0])
         written = self.outcome.rows + outcome.rows

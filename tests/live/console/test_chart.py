@@ -59,6 +59,17 @@ def test_the_keyboard_reads_moment_after_moment(page: Page) -> None:
     expect(page.locator("time")).to_have_text("")
 
 
+def test_a_chart_is_no_slider_before_it_has_a_name_and_a_value(page: Page) -> None:
+    js = """() => {
+      const made = document.createElement('ps-chart')
+      made.label = 'Requests'
+      document.body.append(made)
+      return made.querySelector('[role=slider]') === null
+    }"""
+    assert page.evaluate(js)
+    expect(page.get_by_role("slider", name="Requests")).to_have_count(2)
+
+
 def test_the_pointer_reads_the_moment_below_it(page: Page) -> None:
     plot = page.get_by_role("slider", name="Requests")
     box = plot.bounding_box()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,68 +165,70 @@ async def test_strong_consistency_is_the_primary(service: Service) -> None:
     assert headers.getRawHeaders("Preference-Applied") == ["consistency=strong"]
 
 
+@asynccontextmanager
+async def patient(service: Service, database: str, store: Store, directory: Path) -> AsyncIterator[Service]:
+    """Another process, which reads from standbys however far they are behind. Both are paused as long as the block
+    lasts."""
+    settings = settings_for(database, store, directory)
+    main = evolve(service.api.settings.stages["dev"].databases["main"], max_staleness_seconds=600.0)
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": main})})
+    async with serving(settings) as api:
+        other = Service(api, service.servers)
+        await other.until_readers_serve()
+        for name in READERS:
+            service.servers.pause(name)
+        try:
+            yield other
+        finally:
+            for name in READERS:
+                service.servers.go_on(name)
+
+
 @pytest_twisted.ensureDeferred
-async def test_a_caller_reads_what_it_wrote(service: Service) -> None:
+async def test_a_caller_reads_what_it_wrote(
+    service: Service, module_database: str, store_settings: Store, tmp_path: Path
+) -> None:
     """Also while no standby has it. (``tests/unit/database/test_readers.py``: others are not held up.)"""
-    for name in READERS:
-        service.servers.pause(name)
-    try:
-        status, headers, _ = await service.post("/notes", {"id": 2000, "words": "new"})
+    async with patient(service, module_database, store_settings, tmp_path) as other:
+        status, headers, _ = await other.post("/notes", {"id": 2000, "words": "new"})
         assert status == 201
         (token,) = headers.getRawHeaders("Consistency-Token")
-        _, _, mine = await service.get("/notes?id=eq.2000")
+        _, _, mine = await other.get("/notes?id=eq.2000")
         assert mine == [{"id": 2000, "words": "new"}]
-    finally:
-        for name in READERS:
-            service.servers.go_on(name)
-    await service.until_readers_serve()
+        assert (await other.served())["primary", "written"] == 1
     service.servers.in_step()
+    await service.until_readers_serve()
     _, _, mine = await service.get("/notes?id=eq.2000", Consistency_Token=token)
     assert mine == [{"id": 2000, "words": "new"}]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_caller_whose_import_failed_reads_from_the_primary(service: Service) -> None:
+async def test_a_caller_whose_import_failed_reads_from_the_primary(
+    service: Service, module_database: str, store_settings: Store, tmp_path: Path
+) -> None:
     """As after any write that failed: where the connection is lost, nobody knows whether it was committed."""
-    before = (await service.served()).get(("primary", "written"), 0)
-    for name in READERS:
-        service.servers.pause(name)
-    try:
+    async with patient(service, module_database, store_settings, tmp_path) as other:
         ids = [*range(10_000, 11_200), 1]
         rows = "id,words\n" + "".join([f"{number},{'x' * 1000}\n" for number in ids])
-        status, _, _ = await service.api.request(
+        status, _, _ = await other.api.request(
             "POST", f"{BASE}/notes", headers={"Content-Type": "text/csv"}, data=rows.encode()
         )
         assert status == 409
-        assert await service.port() == service.servers.port("primary")
-        assert (await service.served())["primary", "written"] == before + 1
-    finally:
-        for name in READERS:
-            service.servers.go_on(name)
+        assert await other.port() == service.servers.port("primary")
+        assert (await other.served())["primary", "written"] == 1
 
 
 @pytest_twisted.ensureDeferred
 async def test_another_process_shows_it_to_who_brings_the_token(
     service: Service, module_database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    settings = settings_for(module_database, store_settings, tmp_path)
-    main = evolve(service.api.settings.stages["dev"].databases["main"], max_staleness_seconds=600.0)
-    settings = evolve(settings, stages={"dev": Stage(databases={"main": main})})
-    async with serving(settings) as api:
-        other = Service(api, service.servers)
-        await other.until_readers_serve()
-        service.servers.pause("one")
-        service.servers.pause("two")
-        try:
-            _, headers, _ = await service.post("/notes", {"id": 3000, "words": "new"})
-            (token,) = headers.getRawHeaders("Consistency-Token")
-            _, _, stale = await other.get("/notes?id=eq.3000")
-            _, _, shown = await other.get("/notes?id=eq.3000", Consistency_Token=token)
-            _, _, unknown = await other.get("/notes?id=eq.3000", Consistency_Token="of another version")
-            assert (stale, shown, unknown) == ([], *[[{"id": 3000, "words": "new"}]] * 2)
-        finally:
-            service.servers.go_on("one")
-            service.servers.go_on("two")
+    async with patient(service, module_database, store_settings, tmp_path) as other:
+        _, headers, _ = await service.post("/notes", {"id": 3000, "words": "new"})
+        (token,) = headers.getRawHeaders("Consistency-Token")
+        _, _, stale = await other.get("/notes?id=eq.3000")
+        _, _, shown = await other.get("/notes?id=eq.3000", Consistency_Token=token)
+        _, _, unknown = await other.get("/notes?id=eq.3000", Consistency_Token="of another version")
+        assert (stale, shown, unknown) == ([], *[[{"id": 3000, "words": "new"}]] * 2)
 
 
 @pytest_twisted.ensureDeferred

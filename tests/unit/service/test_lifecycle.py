@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
+from weakref import ref
 
 import psycopg2
 from attrs import define
@@ -25,6 +27,7 @@ from project_service.lifecycle import (
     SharedRun,
     all_of,
     background,
+    in_thread_of,
     shield,
     start,
     to_its_end,
@@ -418,3 +421,38 @@ class Pauses(TestCase):
         self.assertEqual(backoff.pause, 0.2)
         backoff.succeeded()
         self.assertEqual((backoff.pause, backoff.failed()), (0.0, 0.1))
+
+
+class Texts(list[str]):
+    """What a body was read into. (There are no weak references to lists.)"""
+
+
+class InThreads(TestCase):
+    def setUp(self) -> None:
+        from twisted.internet import reactor
+
+        self.in_thread = in_thread_of(reactor)
+
+    async def test_what_is_returned_or_raised_comes_back(self) -> None:
+        self.assertEqual(await self.in_thread(partial(divmod, 7, 2)), (3, 1))
+        with self.assertRaises(ZeroDivisionError):
+            await self.in_thread(partial(divmod, 7, 0))
+
+    async def test_a_refusal_leaves_nothing_for_the_garbage_collector(self) -> None:
+        """The reactor would have to free it."""
+        read = []
+
+        def refusing() -> None:
+            texts = Texts()
+            read.append(ref(texts))
+            try:
+                int("x")
+            except ValueError:
+                raise errors.not_found() from None
+
+        gc.disable()
+        self.addCleanup(gc.enable)
+        with self.assertRaises(errors.ApiError) as refused:
+            await self.in_thread(refusing)
+        self.assertEqual(refused.exception.status, 404)
+        self.assertIsNone(read[0]())

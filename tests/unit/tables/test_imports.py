@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, DeferredSemaphore
@@ -18,7 +19,7 @@ from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.run.imports import BATCH_BYTES, BATCH_ROWS, Rows, Upload, _is_of_a_row
+from project_service.tables.run.imports import BATCH_BYTES, BATCH_ROWS, Batch, Rows, Upload, _is_of_a_row
 from project_service.tables.run.stream import Pace, Streams
 from tests.unit.tables.planning import CONFIG
 
@@ -164,7 +165,7 @@ class Batches(SynchronousTestCase):
         shape, _ = Planner(CONFIG).shape(RawRequest("POST", ("works",), headers=given))
         return Rows.of(shape.head, shape.query, upload, streams_of(Clock()), self.in_thread)
 
-    def batches(self, pieces: list[bytes]) -> list[list[tuple[int, bytes]]]:
+    def batches(self, pieces: list[bytes]) -> list[Batch]:
         sent = Sent(MAX, limit=MAX - 1)
         rows = self.rows_of(sent)
         for piece in pieces:
@@ -181,24 +182,43 @@ class Batches(SynchronousTestCase):
     ) -> None:
         body = b"id\n" + b"".join(b"x" * size + b"\n" for size in sizes)
         batches = self.batches([body[at : at + cut] for at in range(0, len(body), cut)])
-        self.assertEqual([len(text) for batch in batches for _, text in batch], [size + 9 for size in sizes])
-        for batch in batches:
+        found = [[len(row["id"]) for row in orjson.loads(batch.json())] for batch in batches]
+        self.assertEqual([size for batch in found for size in batch], sizes)
+        self.assertEqual([len(batch) for batch in batches], [len(batch) for batch in found])
+        for batch in found:
             # The last one may be as large as a row may be.
-            self.assertLess(sum(len(text) for _, text in batch[:-1]), BATCH_BYTES)
+            self.assertLess(sum(size + 9 for size in batch[:-1]), BATCH_BYTES)
 
     def test_many_small_rows_are_several_batches(self) -> None:
         batches = self.batches([b"id\n", b"1\n" * 25_000])
         self.assertEqual([len(batch) for batch in batches], [BATCH_ROWS, BATCH_ROWS, 5_000])
-        self.assertEqual([batch[0][0] for batch in batches], [2, 10_002, 20_002])
+        self.assertEqual([batch.lines[0] for batch in batches], [2, 10_002, 20_002])
         # The large piece alone.
         self.assertEqual(self.threads, 1)
+
+    @given(st.lists(st.tuples(st.integers(1, 2**40), st.text()), min_size=2))
+    def test_halves_have_every_row_once_in_order(self, rows: list[tuple[int, str]]) -> None:
+        batch = Batch()
+        for line, text in rows:
+            batch.add((line, orjson.dumps(text)))
+        halves = batch.halves()
+        self.assertEqual(
+            [text for half in halves for text in orjson.loads(half.json())], [text for _, text in rows]
+        )
+        self.assertEqual([line for half in halves for line in half.lines], [line for line, _ in rows])
+        self.assertTrue(all(halves))
+        for half in halves:
+            if len(half) > 1:
+                again = half.halves()
+                texts = [text for one in again for text in orjson.loads(one.json())]
+                self.assertEqual(texts, orjson.loads(half.json()))
 
     def test_what_the_statement_is_planned_for(self) -> None:
         sent = Sent(MAX)
         rows = self.rows_of(sent)
         sent.body.feed(b"id,name\n")
         sent.body.finish()
-        self.assertEqual(self.successResultOf(start(rows.batch())), [])
+        self.assertEqual(self.successResultOf(start(rows.batch())).json(), "[]")
         payload = rows.payload
         self.assertEqual((payload.keys, payload.is_array, payload.is_empty), (("id", "name"), True, False))
 

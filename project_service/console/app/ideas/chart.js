@@ -110,8 +110,6 @@ export class Chart extends HTMLElement {
   constructor() {
     super();
     this.#plot.append(this.#svg);
-    this.#plot.role = "slider";
-    this.#plot.tabIndex = 0;
     this.#plot.addEventListener("pointermove", (event) => this.#look(this.#nearest(event)));
     this.#plot.addEventListener("pointerdown", (event) => this.#look(this.#nearest(event)));
     this.#plot.addEventListener("pointerleave", () => this.#look(null));
@@ -333,6 +331,9 @@ export class Chart extends HTMLElement {
       if (label && label.textContent !== name) label.textContent = name;
       if (number && number.textContent !== value) number.textContent = value;
     }
+    // Not before it has a name and a value.
+    this.#plot.role = "slider";
+    this.#plot.tabIndex = 0;
     this.#plot.ariaLabel = this.label;
     this.#plot.ariaValueMin = "0";
     this.#plot.ariaValueMax = `${Math.max(0, this.#times.length - 1)}`;
