@@ -16,7 +16,7 @@ from attrs import frozen
 
 from project_service import audit, base64url
 from project_service.audit import Event, Rows
-from project_service.http.caller import KeyKind, KeyUse
+from project_service.http.caller import KeyKind, KeyUse, digest
 
 CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
@@ -51,11 +51,6 @@ def make(kind: KeyKind, random: Callable[[int], bytes]) -> str:
 def well_formed(key: str) -> bool:
     """Whether the checksum is right. If not, the key is mistyped or cut short, whatever keys there are."""
     return _SHAPE.match(key) is not None and _checksum(key[:-6]) == key[-6:]
-
-
-def digest(key: str) -> bytes:
-    """The SHA-256 of ``key``, which is stored in its place."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def _checksum(text: str) -> str:

@@ -126,7 +126,10 @@ AUDIT_ENTRY = Named(
         id={"type": "integer"},
         at=MOMENT,
         actor=STRING,
-        actor_id=_TEXT_OR_NULL,
+        actor_id={
+            **_TEXT_OR_NULL,
+            "description": "Of the service key, where that is the actor; else of the user who did it to another.",
+        },
         user_id=_TEXT_OR_NULL,
         email=_TEXT_OR_NULL,
         **dict.fromkeys(("subject", "action", "result", "address", "user_agent", "request_id"), STRING),

@@ -59,7 +59,8 @@ select {ACCOUNT} from page join auth.users u on u.email_key = page.email_key ord
 
 @frozen
 class Entry:
-    """An entry of the audit, as it was written. ``actor_id`` is the user who did it to another one, by SQL."""
+    """An entry of the audit, as it was written. ``actor_id`` is the project key that ``service`` had, or the user who
+    did it to another one, by SQL."""
 
     id: int
     at: datetime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 from uuid import UUID
@@ -144,6 +145,11 @@ def presented_key(headers: HeaderView) -> str | None:
     if len(values) > 1:
         raise errors.project_key_invalid("There are two project keys, and they differ.")
     return values.pop().decode("latin-1")
+
+
+def digest(key: str) -> bytes:
+    """The SHA-256 of a project ``key``, by which it is known."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def _bearer_as_key(headers: HeaderView) -> HeaderView:

@@ -12,6 +12,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service import keys
+from project_service.http.caller import digest
 from project_service.http.exchange import BadLength
 from project_service.http.response import Sink
 from tests.fakes.common import parse_response, raw_request
@@ -220,7 +221,7 @@ class Comparing(TestCase):
 
         class Rows:
             async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
-                return [(keys.digest(key), "anon") for key in known]
+                return [(digest(key), "anon") for key in known]
 
         ring = keys.KeyRing(Rows())
         self.successResultOf(ring.reload())
@@ -236,4 +237,4 @@ class Comparing(TestCase):
             compared.clear()
             ring.kind_of(presented)
             # Digests of equal length are compared, so nothing of a key decides how long it takes.
-            self.assertEqual(compared, [(keys.digest(key), keys.digest(presented)) for key in known])
+            self.assertEqual(compared, [(digest(key), digest(presented)) for key in known])

@@ -8,6 +8,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service.audit import Origin
 from project_service.auth.values import moment
+from project_service.http.caller import digest
+from tests.fakes.common import SERVICE_KEY
 from tests.http.auth.app import NOW, PASSWORD, Answer, AuthApp
 
 ANOTHER = "another good one"
@@ -27,7 +29,7 @@ class Audit(TestCase):
         )
 
     def service(self, method: str, path: str, body: Any = None) -> Answer:
-        return self.call(method, f"/admin/users{path}", body, X_Service_Key="service-key")
+        return self.call(method, f"/admin/users{path}", body, X_Service_Key=SERVICE_KEY)
 
     def log_in(self, password: str = PASSWORD, email: str = EMAIL) -> Answer:
         return self.call("POST", "/auth/login", {"email": email, "password": password})
@@ -38,7 +40,8 @@ class Audit(TestCase):
         (user,) = self.app.repository.accounts or [self.user]
         for event in events:
             assert event.at == moment(NOW)
-            assert event.origin == Origin("192.0.2.7", "a browser", f"r{self.requests}")
+            key = digest(SERVICE_KEY) if event.actor == "service" else b""
+            assert event.origin == Origin("192.0.2.7", "a browser", f"r{self.requests}", service_key=key)
             known = (None, NOBODY) if event.email == NOBODY else (user, EMAIL)
             assert (event.user_id, event.email) == known, event
         return [(event.action, event.result, event.actor) for event in events]

@@ -121,7 +121,7 @@ def test_sessions_show_their_device_and_end(tab: Tab) -> None:
     assert (status(kept), status(ended)) == (200, 401)
     entry = panel(tab.page).get_by_role("list", name="Audit").get_by_role("listitem").first
     expect(entry).to_contain_text("End session")
-    expect(entry).to_contain_text("by the service key")
+    expect(entry).to_contain_text("by the key credentials.json (")
 
 
 def test_a_disabled_user_is_kept_out_until_enabled(tab: Tab) -> None:

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 import pytest_twisted
+from attrs import evolve
 
-from project_service import audit
-from project_service.audit import Event, Origin
+from project_service import audit, keys
+from project_service.audit import Actor, Event, Origin
 from project_service.database.pool import Pool
+from project_service.http.caller import digest
 from tests.live.services import pool_on, wait
 from tests.live.sql import run_sql
 
@@ -40,6 +42,28 @@ def entry(result: str = "ok") -> tuple[object, ...]:
 async def test_an_entry_says_what_it_is_about(database: str, pool: Pool) -> None:
     await audit.record(pool, event("bucket_not_empty"))
     assert run_sql(database, ENTRIES) == [entry("bucket_not_empty")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_entry_says_which_service_key_it_was(database: str, pool: Pool) -> None:
+    """Only of what is done with the key: one that comes with a request of a user says nothing about who did it."""
+    made = [await keys.store(pool, "service", key) for key in ("psk_service_one", "psk_service_two")]
+    done: list[tuple[Actor, str]] = [
+        ("service", "psk_service_two"),
+        ("service", "psk_service_gone"),
+        ("user", "psk_service_one"),
+        ("service", "psk_service_one"),
+    ]
+    for actor, key in done:
+        origin = evolve(HERE, service_key=digest(key))
+        await audit.record(pool, evolve(event(), actor=actor, origin=origin))
+    one, two = [record.id for record in made]
+    assert run_sql(database, "select actor_id::text from auth.audit order by id") == [
+        (two,),
+        (None,),
+        (None,),
+        (one,),
+    ]
 
 
 @pytest_twisted.ensureDeferred

@@ -75,7 +75,10 @@ async def test_a_key_is_shown_once_used_and_revoked(
             ("service", "revoke_key", new["id"], "ok", "a console"),
         ]
         status, _, body = await api.request("GET", f"/admin/audit?subject={new['id']}", key="service")
-        assert [one["action"] for one in body["data"]["entries"]] == ["revoke_key", "create_key"]
+        entries = body["data"]["entries"]
+        assert [one["action"] for one in entries] == ["revoke_key", "create_key"]
+        (current,) = [one["id"] for one in (await _listed(api)).values() if one["current"]]
+        assert {one["actor_id"] for one in entries} == {current}
 
 
 @pytest_twisted.ensureDeferred

@@ -22,6 +22,7 @@ from project_service.database.connecting import connector
 from project_service.database.locks import SWEEPER
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
+from project_service.http.caller import digest
 from project_service.lifecycle import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
@@ -83,12 +84,12 @@ async def test_a_revoked_key_is_refused_even_if_no_notification_arrives(two: Two
         status, _, _ = await two.there.request("GET", OBJECTS, key=made)
         return bool(status == expected)
 
-    digest = keys.digest(made).hex()
-    run_sql(two.here.dsn, f"insert into auth.project_keys (kind, sha256) values ('service', '\\x{digest}')")
+    sha256 = digest(made).hex()
+    run_sql(two.here.dsn, f"insert into auth.project_keys (kind, sha256) values ('service', '\\x{sha256}')")
     await until(lambda: counts(200))
     run_sql(two.here.dsn, "alter table auth.project_keys disable trigger announce")
     try:
-        run_sql(two.here.dsn, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        run_sql(two.here.dsn, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{sha256}'")
         await until(lambda: counts(401))
     finally:
         run_sql(two.here.dsn, "alter table auth.project_keys enable trigger announce")

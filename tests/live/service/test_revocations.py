@@ -18,9 +18,9 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.internet.task import deferLater
 
-from project_service import keys
 from project_service.application import FRESH_SECONDS
 from project_service.database.connection import Connection, Row
+from project_service.http.caller import digest
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
@@ -85,8 +85,8 @@ async def test_a_host_cut_off_from_the_database_refuses_all_keys_and_sessions_af
         # Not a word more in either direction, as when a network is split.
         host.proxy.manners = Manners(silent=True)
         revoked_at = time.monotonic()
-        digest = keys.digest(host.api.anon_key).hex()
-        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        sha256 = digest(host.api.anon_key).hex()
+        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{sha256}'")
         run_sql(database, "update auth.sessions set ended_at = now()")
         while time.monotonic() - revoked_at <= FRESH_SECONDS:
             assert await host.status() in (200, 503)
@@ -158,7 +158,7 @@ async def test_what_a_standby_tells_is_trusted_although_it_lets_nobody_listen(
             await deferLater(reactor, FRESH_SECONDS)
             assert await host.status() == 200
         assert (await host.api.request("GET", "/ready", key=None))[0] == 503
-        digest = keys.digest(host.api.anon_key).hex()
-        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{digest}'")
+        sha256 = digest(host.api.anon_key).hex()
+        run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{sha256}'")
         await deferLater(reactor, FRESH_SECONDS)
         assert await host.status() == 401

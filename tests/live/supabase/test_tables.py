@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from project_service import keys
+from project_service.http.caller import digest
 from tests.live.npm import install, run_node
 from tests.live.sql import run_sql
 from tests.live.tables.service import Tables, tables, until_answered
@@ -56,7 +56,7 @@ async def test_supabase_js_reads_and_writes_tables(tables: Tables, tmp_path: Pat
     run_sql(
         tables.api.dsn,
         "insert into auth.project_keys (kind, sha256) values ('anon', %s) returning 1",
-        keys.digest(BROUGHT),
+        digest(BROUGHT),
     )
     await until_answered(tables, "GET", "/books", 200, key=BROUGHT)
     count = tables.sql("select count(*) from books")[0][0]

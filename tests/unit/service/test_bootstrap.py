@@ -9,6 +9,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import keys
 from project_service.bootstrap import Credentials, ensure_keys, welcome, write_credentials
+from project_service.http.caller import digest
 from project_service.lifecycle import start
 from tests.temporary import temporary_directory
 
@@ -83,9 +84,7 @@ class Keys(TestCase):
 
     def test_the_first_start_makes_a_key_of_each_kind_and_the_next_keeps_them(self) -> None:
         anon, service = self.begin()
-        self.assertEqual(
-            self.database.active, [("anon", keys.digest(anon)), ("service", keys.digest(service))]
-        )
+        self.assertEqual(self.database.active, [("anon", digest(anon)), ("service", digest(service))])
         self.assertEqual(self.begin(), (anon, service))
         self.assertEqual(len(self.database.active), 2)
 
@@ -95,7 +94,7 @@ class Keys(TestCase):
         fresh, kept = self.begin()
         self.assertEqual(kept, service)
         self.assertNotEqual(fresh, anon)
-        self.assertIn(("anon", keys.digest(fresh)), self.database.active)
+        self.assertIn(("anon", digest(fresh)), self.database.active)
 
     def test_a_credentials_file_without_keys_is_written_again(self) -> None:
         for content in ("{}", '{"anon_key": 1, "service_key": null}'):

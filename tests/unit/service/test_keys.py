@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import keys
 from project_service.errors import ApiError
-from project_service.http.caller import Access, Callers, identify
+from project_service.http.caller import Access, Callers, digest, identify
 from project_service.http.head import HeaderView
 from tests.fakes.common import FakeRevocations, FakeTokens
 
@@ -71,12 +71,12 @@ class Stored:
 class Ring(TestCase):
     async def test_the_ring_knows_the_active_keys_after_each_reload(self) -> None:
         anon, service = keys.make("anon", known), keys.make("service", known)
-        rows = FakeRows([(keys.digest(anon), "anon"), (keys.digest(service), "service")])
+        rows = FakeRows([(digest(anon), "anon"), (digest(service), "service")])
         ring = keys.KeyRing(rows)
         self.assertIsNone(ring.kind_of(anon))
         await ring.reload()
         self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), ("anon", "service"))
-        rows.rows = [(keys.digest(service), "service")]
+        rows.rows = [(digest(service), "service")]
         await ring.reload()
         self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), (None, "service"))
 
@@ -94,12 +94,12 @@ class Ring(TestCase):
             except RuntimeError:
                 self.assertTrue(ring.use_of(key).used)
         await ring.store_uses(rows)
-        self.assertEqual(rows.written, [[keys.digest(key)]])
+        self.assertEqual(rows.written, [[digest(key)]])
 
     async def test_requests_with_the_same_headers_note_their_use_too(self) -> None:
         """They are not identified again, but cached with the header lines."""
         key = keys.make("anon", known)
-        ring = keys.KeyRing(FakeRows([(keys.digest(key), "anon")]))
+        ring = keys.KeyRing(FakeRows([(digest(key), "anon")]))
         await ring.reload()
         callers, access = Callers(ring, FakeTokens(), FakeRevocations()), Access()
         headers = HeaderView([(b"apikey", key.encode())])
@@ -110,7 +110,7 @@ class Ring(TestCase):
             ring.use_of(key).used = False
 
     async def test_any_other_text_is_unknown(self) -> None:
-        ring = keys.KeyRing(FakeRows([(keys.digest("x"), "anon")]))
+        ring = keys.KeyRing(FakeRows([(digest("x"), "anon")]))
         await ring.reload()
         for rubbish in ("", "psk_anon_", "\udcff", "ü" * 1000):
             self.assertIsNone(ring.kind_of(rubbish))

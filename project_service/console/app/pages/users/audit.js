@@ -8,13 +8,15 @@ import { href } from "../../core/router.js";
 import { define, View } from "../../core/view.js";
 import { deviceOf } from "./device.js";
 
-/** @typedef {{ id: number, at: string, actor: string, user_id: string | null, email: string | null, subject: string, action: string, result: string, address: string, user_agent: string, request_id: string }} Entry */
+/** @typedef {{ id: number, at: string, actor: string, actor_id: string | null, user_id: string | null, email: string | null, subject: string, action: string, result: string, address: string, user_agent: string, request_id: string }} Entry */
+
+/** @typedef {{ id: string, kind: string, label: string }} Key */
 
 const LIMIT = 25;
 const ACTORS = /** @type {Record<string, string>} */ ({
   anonymous: "somebody",
   user: "the user",
-  service: "the service key",
+  service: "a service key",
   operator: "the command line",
 });
 
@@ -23,6 +25,9 @@ const OF_KEYS = new Set(["create_key", "import_key", "revoke_key"]);
 
 /** `create_bucket` as "Create bucket". @param {string} action */
 const inWords = (action) => action.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+
+/** A key's label, or else its kind, and the beginning of its id. @param {Key} key */
+const nameOf = ({ id, kind, label }) => `${label || kind} (${id.slice(0, 4)}…)`;
 
 class Audit extends View {
   /** Parameters of `/admin/audit`. */
@@ -35,8 +40,8 @@ class Audit extends View {
   entries = null;
   /** @type {string | null} */
   next = null;
-  /** Of keys by their ids; read where an entry is about one. @type {Map<string, string> | null} */
-  labels = null;
+  /** By their ids; read where an entry is about one, or done with one. @type {Map<string, Key> | null} */
+  keys = null;
 
   connected() {
     this.load();
@@ -50,29 +55,24 @@ class Audit extends View {
   async load() {
     const read = await this.run((signal) => this.page(null, signal), "load");
     if (read) [this.entries, this.next] = [read.entries, read.next_cursor];
-    await this.#label();
+    await this.#name();
     this.update();
   }
 
   async more() {
     const read = await this.run((signal) => this.page(this.next, signal), "load");
     if (read) [this.entries, this.next] = [[...(this.entries ?? []), ...read.entries], read.next_cursor];
-    await this.#label();
+    await this.#name();
     this.update();
   }
 
-  async #label() {
-    const unknown = (/** @type {Entry} */ { action, subject }) =>
-      OF_KEYS.has(action) && !this.labels?.has(subject);
-    if (!this.whom || !this.entries?.some(unknown)) return;
-    const read = await this.run((signal) => api.get("/admin/keys", { signal }), "labels");
-    if (read)
-      this.labels = new Map(
-        read.keys.map((/** @type {any} */ { id, label, kind }) => [
-          id,
-          `${label || `${kind} key`} (${id.slice(0, 4)}…)`,
-        ]),
-      );
+  async #name() {
+    const unknown = (/** @type {Entry} */ { action, actor, actor_id, subject }) =>
+      (this.whom && OF_KEYS.has(action) && !this.keys?.has(subject)) ||
+      (actor === "service" && actor_id && !this.keys?.has(actor_id));
+    if (!this.entries?.some(unknown)) return;
+    const read = await this.run((signal) => api.get("/admin/keys", { signal }), "keys");
+    if (read) this.keys = new Map(read.keys.map((/** @type {Key} */ key) => [key.id, key]));
   }
 
   /**
@@ -108,13 +108,16 @@ class Audit extends View {
 
   /** @param {Entry} entry */
   row(entry) {
-    const { at, actor, user_id, email, subject, action, result, address, user_agent } = entry;
-    const name = email || (user_id ? user_id.slice(0, 8) : cut(this.labels?.get(subject) ?? subject));
+    const { at, actor, actor_id, user_id, email, subject, action, result, address, user_agent } = entry;
+    const key = actor === "service" && actor_id ? this.keys?.get(actor_id) : undefined;
+    const by = key ? html`the key <bdi>${nameOf(key)}</bdi>` : (ACTORS[actor] ?? actor);
+    const about = this.keys?.get(subject);
+    const name = email || (user_id ? user_id.slice(0, 8) : cut(about ? nameOf(about) : subject));
     return html`<li>
       <div><b>${inWords(action)}</b>
         ${this.whom && name ? (user_id ? html`<a href=${href(["users", user_id])}><bdi>${name}</bdi></a>` : html`<bdi class="mono" title=${cut(subject)}>${name}</bdi>`) : nothing}
         ${result === "ok" ? nothing : html`<span class="badge danger" title=${inWords(cut(result))}><bdi>${result}</bdi></span>`}<br>
-        <small class="quiet">by ${ACTORS[actor] ?? actor}${address ? html` from <bdi class="mono">${address}</bdi>` : nothing}${user_agent ? html` with <span title=${user_agent}><bdi>${deviceOf(user_agent)}</bdi></span>` : nothing}</small></div>
+        <small class="quiet">by ${by}${address ? html` from <bdi class="mono">${address}</bdi>` : nothing}${user_agent ? html` with <span title=${user_agent}><bdi>${deviceOf(user_agent)}</bdi></span>` : nothing}</small></div>
       <time class="quiet" datetime=${at} title=${moment(at)}>${ago(at)}</time>
     </li>`;
   }
