@@ -8,6 +8,7 @@ from typing import Any, cast
 from attrs import define, field
 from twisted.internet.defer import CancelledError, Deferred
 
+from project_service.http.caller import Caller
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.lifecycle import start
@@ -27,7 +28,13 @@ class SlowRows:
 def test_an_entry_is_written_also_if_who_did_it_leaves_at_once() -> None:
     rows = SlowRows()
     request = cast(
-        Request, SimpleNamespace(headers=HeaderView([]), client_address="192.0.2.1", request_id="r")
+        Request,
+        SimpleNamespace(
+            headers=HeaderView([(b"x-service-key", b"its key")]),
+            caller=Caller("service"),
+            client_address="192.0.2.1",
+            request_id="r",
+        ),
     )
 
     async def serve() -> None:
