@@ -60,7 +60,9 @@ def spare(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory)
 
 
 # A planned restart, ``pg_ctl restart -m fast``, sends SIGINT.
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["postgres-killed", "postgres-restarted"])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGINT], ids=["postgres-killed", "postgres-restarted"]
+)
 def test_a_database_that_dies_is_replaced(daemon: Daemon, directory: Path, how: signal.Signals) -> None:
     is_replaced(directory, "postgres", how, stops=PARTS)
 
