@@ -17,8 +17,8 @@ from tests.live.sql import run_sql
 
 # Short, so that an outage of a second shows as 503 and not as a slow response.
 HURRIED_SECONDS = 0.5
-# Where nothing is to be refused: a busy machine stands still for seconds, and a migration changes a table that requests
-# wait for.
+# Where nothing is to be refused: a busy machine stands still for seconds, and a migration changes a table that
+# requests wait for.
 PATIENT_SECONDS = 10.0
 CONFIG = """
 [server]

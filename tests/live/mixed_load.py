@@ -300,8 +300,8 @@ class _Accounts(Client):
 
 
 def settled(ask: Callable[..., requests.Response], url: str, **more: Any) -> requests.Response:
-    """The response, asked for again as long as it is a proper refusal, of which a busy machine has some: that does not
-    say whether something has been lost."""
+    """The response, asked for again as long as it is a proper refusal, of which a busy machine has some: that does
+    not say whether something has been lost."""
     deadline = monotonic() + VERIFYING_SECONDS
     while True:
         answer = ask(url, timeout=VERIFYING_SECONDS, **more)

@@ -32,8 +32,8 @@ TICK_SECONDS = 0.1
 
 
 async def within(seconds: float, waiting: Deferred[T]) -> T:
-    """What ``waiting`` comes to. Fails if that takes longer than ``seconds``, of which those do not count in which the
-    machine stood still, and what is waited for as well."""
+    """What ``waiting`` comes to. Fails if that takes longer than ``seconds``, of which those do not count in which
+    the machine stood still, and what is waited for as well."""
     left = seconds
 
     def tick() -> None:

@@ -133,7 +133,7 @@ def test_malformed_requests_do_not_harm_the_service(with_database: WithDatabase,
         url = daemon.wait_until_ready()
         anon = json.loads((tmp_path / "var" / "credentials.json").read_text())["anon_key"]
         account = {"email": "fuzz@example.test", "password": "a long enough one"}
-        session = requests.post(f"{url}/auth/signup", json=account, timeout=10).json()["data"]
+        session = requests.post(f"{url}/auth/signup", json=account, timeout=60).json()["data"]
         good = good_requests(anon, session["access_token"])
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         statuses: set[int] = set()
@@ -152,12 +152,12 @@ def test_malformed_requests_do_not_harm_the_service(with_database: WithDatabase,
             ("reading", "GET", stored, {"headers": signed_in}),
             ("the table API", "GET", f"{url}/dev/db/main/rest/", {"headers": key}),
         ):
-            eventually(lambda: requests.request(method, target, timeout=10, **more).ok, what)  # noqa: B023  # called at once
+            eventually(lambda: requests.request(method, target, timeout=60, **more).ok, what)  # noqa: B023  # called at once
         eventually(
-            lambda: "requests_in_flight 0.0" in requests.get(f"{url}/metrics", timeout=10).text,
+            lambda: "requests_in_flight 0.0" in requests.get(f"{url}/metrics", timeout=60).text,
             "the end of every request",
         )
-        metrics = requests.get(f"{url}/metrics", timeout=10).text
+        metrics = requests.get(f"{url}/metrics", timeout=60).text
         assert daemon.stop() == 0
     assert not re.findall(r'.*status="500".*', metrics)
     assert "Traceback" not in daemon.text, daemon.text

@@ -51,7 +51,7 @@ def daemon(data_dir: Path) -> Iterator[Daemon]:
 
 def sign_up(url: str, name: str) -> dict[str, str]:
     account = {"email": f"{name}@example.test", "password": "correct horse 7"}
-    assert requests.post(f"{url}/auth/signup", json=account, timeout=10).status_code == 201
+    assert requests.post(f"{url}/auth/signup", json=account, timeout=60).status_code == 201
     return account
 
 

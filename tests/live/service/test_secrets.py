@@ -26,42 +26,42 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
     """Uses everything that has to do with secrets, rightly and wrongly. Returns the secrets and the responses to bad
     requests."""
     account = {"email": "eve@example.test", "password": PASSWORD}
-    session = requests.post(f"{url}/auth/signup", json=account, timeout=10).json()["data"]
+    session = requests.post(f"{url}/auth/signup", json=account, timeout=60).json()["data"]
     headers = {"X-Service-Key": anon, "Authorization": f"Bearer {session['access_token']}"}
     objects = f"{url}/storage/buckets/private/objects"
-    assert requests.put(f"{objects}/a", data=b"x", headers=headers, timeout=10).status_code == 201
+    assert requests.put(f"{objects}/a", data=b"x", headers=headers, timeout=60).status_code == 201
     asked = {"key": "a"}
     link = requests.post(
-        f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=10
+        f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=60
     ).json()["url"]
     token = link.rpartition("=")[2]
     asked = {"method": "PUT", "key": "by link"}
     upload = requests.post(
-        f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=10
+        f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=60
     ).json()["url"]
-    assert requests.put(upload, data=b"x", timeout=10).status_code == 201
-    letter = requests.post(f"{url}/auth/recover", json={"email": account["email"]}, timeout=10)
+    assert requests.put(upload, data=b"x", timeout=60).status_code == 201
+    letter = requests.post(f"{url}/auth/recover", json={"email": account["email"]}, timeout=60)
     assert letter.status_code == 200
-    assert requests.get(link, timeout=10).status_code == 200
+    assert requests.get(link, timeout=60).status_code == 200
     bad = [
-        requests.get(link, timeout=10),
-        requests.put(upload, data=b"x", timeout=10),
-        requests.post(upload, files={"file": b"x"}, timeout=10),
-        requests.get(f"{url}/storage/download?token={token}x", timeout=10),
+        requests.get(link, timeout=60),
+        requests.put(upload, data=b"x", timeout=60),
+        requests.post(upload, files={"file": b"x"}, timeout=60),
+        requests.get(f"{url}/storage/download?token={token}x", timeout=60),
         requests.get(
-            f"{url}/auth/user?password={PASSWORD}", headers={"Authorization": "Bearer x.y.z"}, timeout=10
+            f"{url}/auth/user?password={PASSWORD}", headers={"Authorization": "Bearer x.y.z"}, timeout=60
         ),
-        requests.get(f"{url}/{anon}", timeout=10),
-        requests.get(f"{url}/dev/db/main/rest/t?apikey={service}", timeout=10),
-        requests.get(f"{url}/dev/db/main/rest/t", headers={"apikey": service[:-1]}, timeout=10),
-        requests.post(f"{url}/auth/login", json={**account, "password": PASSWORD + "!"}, timeout=10),
-        requests.post(f"{url}/auth/login", data=json.dumps(account)[:-1], timeout=10),
+        requests.get(f"{url}/{anon}", timeout=60),
+        requests.get(f"{url}/dev/db/main/rest/t?apikey={service}", timeout=60),
+        requests.get(f"{url}/dev/db/main/rest/t", headers={"apikey": service[:-1]}, timeout=60),
+        requests.post(f"{url}/auth/login", json={**account, "password": PASSWORD + "!"}, timeout=60),
+        requests.post(f"{url}/auth/login", data=json.dumps(account)[:-1], timeout=60),
         # No stage can be reached with such a token.
         requests.get(
-            f"{url}/away/db/main/rest/t", headers={**headers, "Authorization": "Bearer x"}, timeout=10
+            f"{url}/away/db/main/rest/t", headers={**headers, "Authorization": "Bearer x"}, timeout=60
         ),
         requests.post(
-            f"{url}/auth/refresh", json={"refresh_token": session["refresh_token"] + "x"}, timeout=10
+            f"{url}/auth/refresh", json={"refresh_token": session["refresh_token"] + "x"}, timeout=60
         ),
     ]
     assert all(answer.status_code >= 400 for answer in bad)
@@ -132,7 +132,7 @@ def test_nothing_secret_is_shown_or_readable(with_database: WithDatabase, tmp_pa
         secrets += [value for name, value in made.items() if name != "access_key_id"]
         secrets += [one["d"] for one in orjson.loads((data_dir / "jwt-keys.json").read_bytes())["keys"]]
         outputs = {
-            path: requests.get(f"{url}{path}", timeout=10).text
+            path: requests.get(f"{url}{path}", timeout=60).text
             for path in (
                 "/metrics",
                 "/ready",

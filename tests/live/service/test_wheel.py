@@ -146,7 +146,7 @@ def test_a_signup_works_with_the_installed_wheel(python: str, tmp_path: Path) ->
     with Daemon(data, python=python, pythonpath="") as daemon:
         url = daemon.wait_until_ready()
         account = {"email": "wheel@example.test", "password": "correct horse 7"}
-        answer = requests.post(f"{url}/auth/signup", json=account, timeout=10)
+        answer = requests.post(f"{url}/auth/signup", json=account, timeout=60)
         assert answer.status_code == 201, answer.text
         script = str(Path(python).with_name("project-service"))
         checked = json.loads(_run([script, "check", "--json", "--data-dir", str(data)], tmp_path))
