@@ -19,7 +19,7 @@ import requests
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.threads import deferToThread
 
-from project_service.http import exchange
+from project_service.http import connection, exchange
 from project_service.http.connection import ConnectionFactory
 from tests.attacks.app import PROBE, PROBED, answers_in, fault_in, router
 from tests.attacks.corpus import CORPUS, Case, Then
@@ -28,7 +28,7 @@ from tests.http.edge.random_requests import STATUS, spoiled
 from tests.live.daemon import Daemon, eventually
 from tests.live.services import WithDatabase
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 ROUNDS = 20_000
 # Long enough for most responses; an incomplete request gets none.
 MOMENT_SECONDS = 0.02
@@ -41,6 +41,8 @@ async def test_the_attack_corpus_on_real_sockets(size: int, monkeypatch: pytest.
     from twisted.internet import reactor
 
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.1)
+    # Clients that are slow in sending are not reset while their response is on its way.
+    monkeypatch.setattr(connection, "LINGER_SECONDS", PATIENCE_SECONDS)
     clock: Any = reactor
     factory = ConnectionFactory(App(router()).edge, clock, 60.0, 100)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
