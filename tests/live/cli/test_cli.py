@@ -23,6 +23,7 @@ from project_service.embedded.data_directory import DirectoryLock, running_besid
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
 from tests.live.cli.command_line import beginning, cli
 from tests.live.daemon import TIMEOUT_SECONDS, children_on
+from tests.live.service.documented import OF_ANY_PORT
 from tests.live.services import Services, WithDatabase
 
 
@@ -105,8 +106,10 @@ def test_openapi_for_the_owner_and_for_a_role(beside: Command) -> None:
 
 
 @beside_the_reactor
-def test_check_names_the_one_thing_that_is_wrong(beside: Command) -> None:
+def test_check_names_the_one_thing_that_is_wrong(beside: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the servers run there; nobody has made token keys."""
+    for name, value in OF_ANY_PORT.items():
+        monkeypatch.setenv(name, value)
     checked = beside("check", "--json")
     assert checked.code == 1
     wrong = {part["part"]: part["message"] for part in checked.json["parts"] if not part["ok"]}
