@@ -242,6 +242,8 @@ def elsewhere(machine: Engine, database_on_tcp: str, store_settings: Store, tmp_
     made, keys = tmp_path / "jwt-keys.json", "/etc/project-service/keys/jwt-keys.json"
     settings = {
         "DATABASE__DSN": database_on_tcp,
+        # Nothing is refused while another version takes over, however slow the machine is.
+        "DATABASE__ACQUIRE_TIMEOUT_SECONDS": "30",
         "STORE__ENDPOINT_URL": str(store_settings.endpoint_url),
         "STORE__BUCKET": store_settings.bucket,
         "STORE__ACCESS_KEY_ID": str(store_settings.access_key_id),
