@@ -129,7 +129,7 @@ async def test_the_whole_chain_is_sent_and_weak_protocols_are_refused(
     if files == "two":
         endpoint += f":extraCertChain={paths['chain']}"
     # Longer than a busy machine stands still in the middle of a handshake that is none of the stalled ones.
-    server = {"listen": (endpoint,), "idle_timeout_seconds": 5.0}
-    settings = settings_for(database, store_settings, tmp_path, server=server)
+    on_server = {"listen": (endpoint,), "idle_timeout_seconds": 5.0}
+    settings = settings_for(database, store_settings, tmp_path, server=on_server)
     async with serving(settings) as api:
         await deferToThread(try_everything, api.port, paths["root"])
