@@ -24,8 +24,10 @@ Check = Callable[[], Coroutine[Any, Any, None]]
 CHECK_SECONDS = 5.0
 READY_SECONDS = 1.0  # for how long a good answer of ``/ready`` is reused
 # Adding up the numbers of all workers takes tens of milliseconds, and anybody may ask for them all the time. So a
-# response is reused for this many times as long as it took to make.
+# response is reused for this many times as long as it took to make. If the machine stood still meanwhile, that would
+# be minutes, hence a limit in seconds.
 METRICS_REUSE = 20
+METRICS_SECONDS = 5.0
 
 TAG = "service"
 
@@ -111,7 +113,7 @@ class Health:
             self._exposed_at = self.clock.seconds()
             self._exposed = self.metrics.exposition()
             ended = self.clock.seconds()
-            self._exposed_until = ended + METRICS_REUSE * (ended - self._exposed_at)
+            self._exposed_until = ended + min(METRICS_REUSE * (ended - self._exposed_at), METRICS_SECONDS)
         return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._exposed)
 
     async def away(self) -> Mapping[str, str]:

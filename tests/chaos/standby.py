@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -97,9 +98,10 @@ class Pair:
         if self._restarted:
             self._run("pg_ctl", "stop", "-m", "fast", "-w", "-D", self._data("primary"))
         for server in self._servers.values():
-            server.terminate()
+            # A fast shutdown: a smart one, by SIGTERM, waits for clients that a slow machine still has.
+            server.send_signal(signal.SIGINT)
         for server in self._servers.values():
-            server.wait(30)
+            server.wait(120)
 
     def _initialise(self) -> None:
         password_file = self._directory / "password"

@@ -19,12 +19,15 @@ PROGRAM = """
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import puppeteer from 'puppeteer-core'
 
+// Only a program that fails waits as long as this; a busy machine takes a minute for what else takes some seconds.
+const timeout = 120000
 const browser = await puppeteer.launch({
-  executablePath: %r, args: ['--no-sandbox', '--disable-gpu'], defaultViewport: { width: 620, height: 400 },
+  executablePath: %r, args: ['--no-sandbox', '--disable-gpu'], defaultViewport: { width: 620, height: 400 }, timeout,
 })
 const args = process.argv.slice(2)
 const opened = async (address, context = browser) => {
   const page = await context.newPage()
+  page.setDefaultTimeout(timeout)
   page.on('pageerror', error => errors.push(error.message))
   await page.goto(address)
   return page
@@ -35,14 +38,14 @@ const fill = async (page, values) => {
 }
 const pause = () => new Promise(done => setTimeout(done, 50))
 const until = async (page, condition, ...values) => {
-  for (const end = Date.now() + 30000; Date.now() < end; await pause())
+  for (const end = Date.now() + timeout; Date.now() < end; await pause())
     if (await page.evaluate(condition, ...values).catch(() => false)) return  // an error while a page is left
   throw new Error(`never: ${condition} ${values}`)
 }
 const says = (page, text) => until(page, text => document.body.innerText.includes(text), text)
 // The first line that is wanted in an e-mail to an address, from the folder of the mails, once it is there.
 const mailed = async (folder, email, isWanted) => {
-  for (const end = Date.now() + 30000; Date.now() < end; await pause()) {
+  for (const end = Date.now() + timeout; Date.now() < end; await pause()) {
     const names = existsSync(folder) ? readdirSync(folder) : []  // it comes with the first e-mail
     for (const name of names.filter(name => name.endsWith('.eml'))) {
       const lines = readFileSync(`${folder}/${name}`, 'utf8').split(/\\r?\\n/)

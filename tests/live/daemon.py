@@ -83,6 +83,7 @@ class Daemon:
         )
         self.output: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -110,12 +111,16 @@ class Daemon:
         return self.process.wait(TIMEOUT_SECONDS)
 
     def _next(self, deadline: float) -> str | None:
+        """The next line; None at the end, also if it has been read before."""
+        if self._ended:
+            return None
         try:
             line = self._lines.get(timeout=max(0.0, deadline - monotonic()))
         except queue.Empty:
             raise AssertionError("nothing more was printed in time:\n" + self.text) from None
         if line is not None:
             self.output.append(line)
+        self._ended = line is None
         return line
 
     def collect(self) -> None:

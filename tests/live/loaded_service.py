@@ -6,21 +6,26 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import requests
 
 from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, eventually
-from tests.live.mixed_load import LEDGER, PACE_SECONDS, ROWS, Client, Keys, Load
+from tests.live.mixed_load import LEDGER, PACE_SECONDS, ROWS, VERIFYING_SECONDS, Client, Keys, Load
 from tests.live.sql import run_sql
 
 # Short, so that an outage of a second shows as 503 and not as a slow response.
+HURRIED_SECONDS = 0.5
+# Where nothing is to be refused: a busy machine stands still for seconds, and a migration changes a table that
+# requests wait for.
+PATIENT_SECONDS = 10.0
 CONFIG = """
 [server]
 workers = 2
 shutdown_seconds = 5
 [database]
-acquire_timeout_seconds = 0.5
+acquire_timeout_seconds = {acquire_seconds}
 {database}
 [auth]
 bcrypt_cost = 4
@@ -44,19 +49,21 @@ def started(
     pythonpath: str = str(ROOT),
     storage: str = NOTHING_KEPT,
     options: Sequence[str] = (),
+    acquire_seconds: float = HURRIED_SECONDS,
 ) -> Iterator[Daemon]:
     """The service on ``directory / "var"``. ``database`` and ``storage`` are for the sections of these names,
     ``more`` for others, ``options`` for the command line.
     """
     config = directory / "faults.toml"
-    config.write_text(CONFIG.format(database=database, storage=storage) + more)
+    text = CONFIG.format(database=database, storage=storage, acquire_seconds=acquire_seconds)
+    config.write_text(text + more)
     with Daemon(directory / "var", "--config", str(config), *options, pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon
 
 
-def sections(dsn: str, store: Store) -> dict[str, str]:
-    """What ``started`` is given for a database and a store that are there already."""
+def sections(dsn: str, store: Store) -> dict[str, Any]:
+    """What ``started`` is given for a database and a store that are there already, and stay."""
     assert store.secret_access_key is not None
     named = {"endpoint_url": store.endpoint_url, "bucket": store.bucket, "access_key_id": store.access_key_id}
     named["secret_access_key"] = store.secret_access_key.reveal()
@@ -65,6 +72,7 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
         # Up to three services at once, on a server that others use too.
         "database": f'dsn = "{dsn}"\npool_size = 4',
         "more": f"[store]\n{lines}\n[stages.dev.databases.main]\npool_size = 4\n",
+        "acquire_seconds": PATIENT_SECONDS,
     }
 
 
@@ -91,7 +99,7 @@ def _knows_the_ledger(known: dict[str, str]) -> bool:
         requests.get(
             known["base_url"] + ROWS,
             headers={"X-Service-Key": known["service_key"], "Connection": "close"},
-            timeout=10,
+            timeout=VERIFYING_SECONDS,
         )
         for _ in range(20)
     ]

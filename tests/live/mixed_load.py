@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
 from itertools import pairwise
 from random import Random
-from time import monotonic
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -167,7 +167,7 @@ class Load(Threads):
         with requests.Session() as session:
             for key, digest in self.objects.items():
                 url = f"{self.base_url}/storage/buckets/private/objects/{key}"
-                got = session.get(url, headers=self.headers, timeout=VERIFYING_SECONDS)
+                got = settled(session.get, url, headers=self.headers)
                 if got.status_code != 200 or sha256(got.content).hexdigest() != digest:
                     lost.append(
                         f"object {key}: {got.status_code} {len(got.content)} bytes {got.content[:80]!r}"
@@ -178,11 +178,8 @@ class Load(Threads):
         found: set[str] = set()
         last = "00000000-0000-0000-0000-000000000000"
         while True:
-            page = requests.get(
-                f"{self.base_url}{ROWS}?select=id&order=id&limit=1000&id=gt.{last}",
-                headers=self.headers,
-                timeout=VERIFYING_SECONDS,
-            )
+            path = f"{ROWS}?select=id&order=id&limit=1000&id=gt.{last}"
+            page = settled(requests.get, self.base_url + path, headers=self.headers)
             page.raise_for_status()
             ids = [row["id"] for row in page.json()]
             found.update(ids)
@@ -196,10 +193,10 @@ class Load(Threads):
                 f"account {email}: {answer.status_code}"
                 for email in self.accounts
                 if (
-                    answer := session.post(
+                    answer := settled(
+                        session.post,
                         f"{self.base_url}/auth/login",
                         json={"email": email, "password": PASSWORD},
-                        timeout=VERIFYING_SECONDS,
                     )
                 ).status_code
                 != 200
@@ -300,6 +297,17 @@ class _Accounts(Client):
         email = f"{self.name}-{self.number}@example.test"
         account = {"email": email, "password": PASSWORD}
         self.send("POST", "/auth/signup", lambda: self.load.accounts.append(email), json=account)
+
+
+def settled(ask: Callable[..., requests.Response], url: str, **more: Any) -> requests.Response:
+    """The response, asked for again as long as it is a proper refusal, of which a busy machine has some: that does
+    not say whether something has been lost."""
+    deadline = monotonic() + VERIFYING_SECONDS
+    while True:
+        answer = ask(url, timeout=VERIFYING_SECONDS, **more)
+        if judged(answer) != "refused" or monotonic() > deadline:
+            return answer
+        sleep(AFTER_FAILURE_SECONDS)
 
 
 def judged(answer: requests.Response) -> str:

@@ -12,7 +12,14 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
-from project_service.http.health import CHECK_SECONDS, METRICS_REUSE, Check, Health, NotReady
+from project_service.http.health import (
+    CHECK_SECONDS,
+    METRICS_REUSE,
+    METRICS_SECONDS,
+    Check,
+    Health,
+    NotReady,
+)
 from project_service.http.metrics import Metrics
 from project_service.http.routing import Router
 from project_service.lifecycle import start
@@ -193,6 +200,20 @@ class HealthTests(TestCase):
         # A clock that was set back does not make the result stand for longer.
         app.clock.rightNow -= 3600
         self.assertEqual(app.request("GET", "/metrics").body, b"made 3")
+
+    def test_metrics_that_took_long_because_the_machine_stood_still_are_soon_computed_again(self) -> None:
+        made: list[float] = []
+        app = app_of()
+
+        def interrupted() -> bytes:
+            made.append(app.clock.seconds())
+            app.clock.advance(4.0)
+            return b"made %d" % len(made)
+
+        self.patch(app.metrics, "exposition", interrupted)
+        self.assertEqual([app.request("GET", "/metrics").body for _ in range(2)], [b"made 1"] * 2)
+        app.clock.advance(METRICS_SECONDS + 0.01)
+        self.assertEqual(app.request("GET", "/metrics").body, b"made 2")
 
     def test_metrics_of_several_services_are_separate(self) -> None:
         one, two = Metrics(), Metrics()

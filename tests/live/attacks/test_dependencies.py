@@ -36,11 +36,14 @@ def closure(name: str, extras: frozenset[str]) -> dict[str, str]:
 
 def audited(requirements: Path, database: str) -> tuple[list[dict[str, Any]], str]:
     """What ``pip-audit`` reports about each, and the end of its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip_audit", "--format=json", "--progress-spinner=off", "--no-deps",
-         "--disable-pip", f"--vulnerability-service={database}", f"--requirement={requirements}"],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip_audit", "--format=json", "--progress-spinner=off", "--no-deps",
+             "--disable-pip", f"--vulnerability-service={database}", f"--requirement={requirements}"],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return [], f"it has not answered in {PATIENCE_SECONDS} s"
     words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     try:
         return json.loads(done.stdout)["dependencies"], words

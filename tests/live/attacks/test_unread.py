@@ -62,7 +62,9 @@ async def test_some_of_many_clients_that_do_not_read_are_cut_off(
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)
-    settings = settings_for(database, store_settings, tmp_path)
+    # None is refused for its wait, which would leave too few answers that nobody reads.
+    patient = {"acquire_timeout_seconds": 60.0}
+    settings = settings_for(database, store_settings, tmp_path, database=patient)
     async with serving(settings) as api:
         clients = [asking(api) for _ in range(CLIENTS)]
         cut_off: set[socket.socket] = set()

@@ -102,7 +102,7 @@ def test_the_documented_search_by_vectors_works_as_printed(
             env=environ,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,  # its output says more than a status
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from tests.live.cli.command_line import beginning
-from tests.live.daemon import eventually
+from tests.live.daemon import TIMEOUT_SECONDS, eventually
 
 RUNNING = (
     "select count(*) from pg_stat_activity where query like '%pg_sleep(33)%' and pid <> pg_backend_pid()"
@@ -32,7 +32,7 @@ def heeded() -> Iterator[None]:
 def ended_by(number: signal.Signals, command: subprocess.Popen[str]) -> tuple[int, str, str]:
     # A terminal sends signals to the whole process group.
     os.killpg(command.pid, number)
-    out, err = command.communicate(timeout=60)
+    out, err = command.communicate(timeout=TIMEOUT_SECONDS)
     return command.returncode, out, err
 
 
@@ -61,7 +61,7 @@ def test_an_interrupted_statement_is_cancelled_on_the_server(
 
 def test_an_interrupted_check_ends_at_once(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        silent.settimeout(60)
+        silent.settimeout(TIMEOUT_SECONDS)
         config = tmp_path / "silent.toml"
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         config.write_text(

@@ -441,12 +441,17 @@ def test_an_index_is_made_concurrently_while_other_hosts_wait(
         _1_a="create table a (id int);",
         _2_b="-- no transaction\nselect pg_advisory_lock(7);\ncreate index concurrently a_id on a (id)",
     )
-    waiting = f"select count(*) from pg_stat_activity where query like '%advisory_lock({PROJECT_MIGRATIONS})'"
+    # Two that have tried to take the turn in vain, while the third is in the middle of its own.
+    waiting = (
+        f"select count(*) filter (where query like '%advisory_lock({PROJECT_MIGRATIONS})' and state = 'idle'),"
+        " count(*) filter (where query like '%advisory_lock(7)%' and wait_event = 'advisory')"
+        " from pg_stat_activity where datname = current_database()"
+    )
     with closing(psycopg2.connect(database)) as other, ThreadPoolExecutor(3) as threads:
         other.autocommit = True
         other.cursor().execute("select pg_advisory_lock(7)")
         running = [threads.submit(cli, "sql", "--dir", folder, "--config", config) for _ in range(3)]
-        eventually(lambda: run_sql(database, waiting) == [(2,)], "two wait for the third")
+        eventually(lambda: run_sql(database, waiting) == [(2, 1)], "two wait for the third")
         other.cursor().execute("select pg_advisory_unlock(7)")
         done = [one.result() for one in running]
     assert sorted(one.out for one in done) == sorted([*[applied().out] * 2, applied("1_a", "2_b").out])
@@ -464,7 +469,7 @@ def test_a_turn_lasts_for_longer_than_a_session_may_be_idle(
 ) -> None:
     run_sql(
         database,
-        "do $$ begin execute format('alter database %I set idle_session_timeout = 100', current_database()); end $$",
+        "do $$ begin execute format('alter database %I set idle_session_timeout = 2000', current_database()); end $$",
     )
-    folder = str(write(_1_a="-- no transaction\nselect pg_sleep(0.3)", _2_b="select pg_sleep(0.3)", _3_c=""))
+    folder = str(write(_1_a="-- no transaction\nselect pg_sleep(2.3)", _2_b="select pg_sleep(2.3)", _3_c=""))
     assert project("sql", "--dir", folder) == applied("1_a", "2_b", "3_c")

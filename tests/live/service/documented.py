@@ -30,6 +30,9 @@ BLOCK = re.compile(
 )
 SETTING = re.compile(r"(PROJECT_SERVICE__\w+)=(?:'([^']*)'|(\S+))")
 NEXT = "==== next block"
+# ``project-service check`` opens the port of the settings for a moment, and the default one is the same for all tests
+# that run at the same time.
+OF_ANY_PORT = {"PROJECT_SERVICE__SERVER__LISTEN": '["tcp:0:interface=127.0.0.1"]'}
 # What the commands of pages use and a machine may lack.
 PROGRAMS = ("curl", "nginx", "psql")
 
@@ -85,7 +88,7 @@ def shell(folder: Path, script: str) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, **OF_ANY_PORT},
         capture_output=True,
         text=True,
         timeout=300,

@@ -292,6 +292,8 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
     config = schemathesis.Config.from_dict(
         {
             "base-url": base_url,
+            # A machine that stands still is no fault of the service.
+            "request-timeout": 120,
             "seed": SEED,
             "continue-on-failure": True,
             "generation": {"max-examples": examples, "no-shrink": True, "database": "none"},

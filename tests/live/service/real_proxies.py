@@ -181,4 +181,4 @@ def running(argv: Sequence[str], folder: Path) -> Iterator[None]:
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)

@@ -55,9 +55,9 @@ class Churn:
             while not self._stop.is_set():
                 url = f"{self.base_url}{BUCKET}/churn-{seed}-{random.randrange(KEYS)}"
                 if random.random() < 0.25:
-                    status = session.delete(url, timeout=30).status_code
+                    status = session.delete(url, timeout=60).status_code
                 else:
-                    status = session.put(url, data=random.randbytes(2000), timeout=30).status_code
+                    status = session.put(url, data=random.randbytes(2000), timeout=60).status_code
                 if status not in {200, 201, 204, 404}:
                     self.wrong.append(f"{url}: {status}")
                 self.done += 1
@@ -160,7 +160,7 @@ def program(name: str, *arguments: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -170,7 +170,7 @@ def first_writes(directory: Path) -> Churn:
     known = credentials(directory)
     base, headers = known["base_url"], {"X-Service-Key": known["service_key"]}
     assert requests.put(base + OBJECT, data=LARGE, headers=headers, timeout=60).status_code == 201
-    assert requests.post(f"{base}/auth/signup", json=ACCOUNT, timeout=30).status_code == 201
+    assert requests.post(f"{base}/auth/signup", json=ACCOUNT, timeout=60).status_code == 201
     return Churn(base, known["service_key"])
 
 
@@ -179,7 +179,7 @@ def serves(directory: Path, key: str) -> None:
     base, headers = credentials(directory)["base_url"], {"X-Service-Key": key}
     got = requests.get(base + OBJECT, headers=headers, timeout=60)
     assert (got.status_code, got.content == LARGE) == (200, True)
-    assert requests.post(f"{base}/auth/login", json=ACCOUNT, timeout=30).status_code == 200
+    assert requests.post(f"{base}/auth/login", json=ACCOUNT, timeout=60).status_code == 200
     assert requests.put(base + OBJECT, data=b"new", headers=headers, timeout=60).status_code == 200
 
 

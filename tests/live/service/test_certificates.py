@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Issued, issue
-from tests.live.daemon import Daemon, eventually
+from tests.live.daemon import Daemon, eventually, sockets_of, workers_of
 from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-# So many new connections are made that each worker accepts some of them.
-ASKED = 20
+# After so many connections it is a fault that one of the workers has none of them.
+MOST = 200
 
 
 def connected(port: int) -> ssl.SSLSocket:
@@ -28,11 +28,6 @@ def connected(port: int) -> ssl.SSLSocket:
 def answers_on(client: ssl.SSLSocket) -> bool:
     client.sendall(REQUEST)
     return client.recv(4096).startswith(b"HTTP/1.1 200 ")
-
-
-def shown(port: int) -> bytes:
-    with connected(port) as client:
-        return client.getpeercert(binary_form=True) or b""
 
 
 def der(issued: Issued) -> bytes:
@@ -56,7 +51,16 @@ def test_sighup_renews_the_certificate_of_every_process(
         assert all(answers_on(one) for one in early)
 
         def all_show(issued: Issued) -> bool:
-            return all(shown(port) == der(issued) for _ in range(ASKED))
+            """Whether each process does, on connections that are kept open until all of them have some."""
+            before = {pid: sockets_of(pid) for pid in workers_of(daemon) or {daemon.process.pid}}
+            with ExitStack() as kept:
+                for _ in range(MOST):
+                    client = kept.enter_context(connected(port))
+                    if client.getpeercert(binary_form=True) != der(issued):
+                        return False
+                    if all(sockets_of(pid) >= count + 2 for pid, count in before.items()):
+                        return True
+            raise AssertionError("one worker takes all connections")
 
         assert all_show(first)
         second.written(tmp_path)

@@ -253,7 +253,12 @@ def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:
     program = filled_in(examples("python"), project["base_url"], project["anon_key"])
     (tmp_path / "notes.sql").write_text(examples("sql", "notes"))
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "'text': 'from Python'" in done.stdout

@@ -46,7 +46,14 @@ def two(
     module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Two]:
     directory = Path(tmp_path_factory.mktemp("two"))
-    settings = settings_for(module_database, store_settings, directory, storage={"sweep_seconds": 0.05})
+    settings = settings_for(
+        module_database,
+        store_settings,
+        directory,
+        storage={"sweep_seconds": 0.05},
+        # Nothing is refused while a migration changes the tables, however slow the machine is.
+        database={"acquire_timeout_seconds": 60.0},
+    )
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
     with held_open(serving(settings)) as here, held_open(serving(settings)) as there:
         yield Two(here, there)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -27,6 +27,7 @@ from tests.live.daemon import (
     workers_of,
 )
 from tests.live.loaded_service import (
+    PATIENT_SECONDS,
     credentials,
     gone_on,
     judge,
@@ -58,24 +59,25 @@ def spare(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory)
     return with_database(tmp_path_factory.mktemp("spare") / "var").parent
 
 
+# A planned restart, ``pg_ctl restart -m fast``, sends SIGINT.
 @pytest.mark.parametrize(
-    ("name", "how", "stops", "goes_on"),
-    [
-        ("postgres", signal.SIGKILL, PARTS, ()),
-        # A planned restart: ``pg_ctl restart -m fast`` sends this.
-        ("postgres", signal.SIGINT, PARTS, ()),
-        ("weed", signal.SIGKILL, ("storage",), ("tables", "auth")),
-    ],
-    ids=["postgres-killed", "postgres-restarted", "weed-killed"],
+    "how", [signal.SIGKILL, signal.SIGINT], ids=["postgres-killed", "postgres-restarted"]
 )
-def test_a_server_that_dies_is_replaced_and_only_its_parts_stop(
-    daemon: Daemon,
-    directory: Path,
-    name: str,
-    how: signal.Signals,
-    stops: tuple[str, ...],
-    goes_on: tuple[str, ...],
+def test_a_database_that_dies_is_replaced(daemon: Daemon, directory: Path, how: signal.Signals) -> None:
+    is_replaced(directory, "postgres", how, stops=PARTS)
+
+
+def test_a_store_that_dies_is_replaced_and_only_its_part_stops(spare: Path) -> None:
+    # The others do not fail as long as they are given time.
+    with started(spare, acquire_seconds=PATIENT_SECONDS):
+        make_ledger(spare)
+        is_replaced(spare, "weed", signal.SIGKILL, stops=("storage",), goes_on=("tables", "auth"))
+
+
+def is_replaced(
+    directory: Path, name: str, how: signal.Signals, stops: Sequence[str], goes_on: Sequence[str] = ()
 ) -> None:
+    """Asserts that a server that gets the signal is replaced, and that meanwhile only the parts ``stops`` do."""
     with load_on(directory) as load:
         warmed_up(load)
         victim, refused = (
@@ -146,7 +148,7 @@ def test_a_full_disk_under_the_log(spare: Path) -> None:
     try:
         eventually(lambda: made.exists() and made.stat().st_ino != before, "being ready")
         url = credentials(spare)["base_url"]
-        assert answers(f"{url}/ready")
+        eventually(lambda: answers(f"{url}/ready"), "readiness")
         killed = pid_of(data_dir, "weed")
         os.kill(killed, signal.SIGKILL)  # something to log
         # A 503 of /ready would not do as a sign: the new store may be ready before the test asks.
@@ -160,7 +162,8 @@ def test_a_full_disk_under_the_log(spare: Path) -> None:
 
 # One hour, and the leeway granted to clocks that differ.
 HOUR = 3600.0 + 60.0
-IDLE_SECONDS = 1.0
+# Longer than a busy machine stands still, since the clients of the load are not to be given up.
+IDLE_SECONDS = 6.0
 # Each Python process of the service imports this as it starts; it adds the seconds in a file to the clock.
 STEPPING = """
 import os
@@ -196,32 +199,29 @@ class SteppedClock:
 
 
 def is_given_up(url: str, meanwhile: Callable[[], None]) -> bool:
-    """Whether an unfinished request is given up after the idle timeout. Fails if that happens earlier, or never."""
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as client:
+    """Whether an unfinished request is given up after the idle timeout. Fails if that never happens."""
+    began = monotonic()
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), TIMEOUT_SECONDS) as client:
         client.sendall(b"GET /live HTTP/1.1\r\nHost")
-        client.settimeout(IDLE_SECONDS / 2)
         meanwhile()
-        with pytest.raises(TimeoutError):
-            client.recv(1000)
-        client.settimeout(20 * IDLE_SECONDS)
         while client.recv(1000):
             continue
-    return True
+    return monotonic() - began >= IDLE_SECONDS
 
 
 def known(base: str, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}"}
-    return requests.get(f"{base}/auth/user", headers=headers, timeout=10).status_code
+    return requests.get(f"{base}/auth/user", headers=headers, timeout=60).status_code
 
 
 def test_an_hour_forward_and_back(spare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SteppedClock(tmp_path / "clock", monkeypatch)
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__IDLE_TIMEOUT_SECONDS", str(IDLE_SECONDS))
-    with started(spare, pythonpath=clock.pythonpath):
+    with started(spare, pythonpath=clock.pythonpath, acquire_seconds=PATIENT_SECONDS):
         make_ledger(spare)
         base = credentials(spare)["base_url"]
         account = {"email": "clock@example.test", "password": "a long enough one"}
-        signed_up = requests.post(f"{base}/auth/signup", json=account, timeout=10).json()["data"]
+        signed_up = requests.post(f"{base}/auth/signup", json=account, timeout=60).json()["data"]
         with load_on(spare) as load:
             warmed_up(load)
             since = monotonic()

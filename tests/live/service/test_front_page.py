@@ -30,6 +30,6 @@ def test_a_browser_shows_it_and_its_commands_work(with_database: WithDatabase, t
             assert expected in done.stdout.replace('": ', '":'), done.stdout
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
         shown = subprocess.run(
-            [browser(), *flags, "--dump-dom", url], capture_output=True, text=True, check=True, timeout=60
+            [browser(), *flags, "--dump-dom", url], capture_output=True, text=True, check=True, timeout=300
         )
     assert len(re.findall('class="ready">ready', shown.stdout)) == 4, shown.stdout

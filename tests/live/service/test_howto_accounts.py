@@ -62,12 +62,12 @@ class Visitor:
         (self.folder / "visited.html").write_text(documented + VISIT % json.dumps(forms), "utf-8")
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile"]
         flags += [
-            "--virtual-time-budget=20000",
+            "--virtual-time-budget=2000000",
             "--dump-dom",
             address.replace("account.html", "visited.html"),
         ]
         done = subprocess.run(
-            [browser(), *flags], capture_output=True, text=True, timeout=120, check=True
+            [browser(), *flags], capture_output=True, text=True, timeout=600, check=True
         ).stdout
         told = re.search(r'<pre id="seen">(.*?)</pre>', done)
         assert told is not None, done

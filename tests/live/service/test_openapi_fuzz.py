@@ -91,7 +91,9 @@ async def test_the_service_does_what_its_openapi_document_says(
         "site_url": "http://localhost:3000/",
         "providers": {"github": Provider(client_id=("x",), client_secret=Secret("x"))},
     }
-    settings = settings_for(database, store_settings, tmp_path, auth=auth)
+    settings = settings_for(
+        database, store_settings, tmp_path, auth=auth, database={"acquire_timeout_seconds": 60.0}
+    )
     folder = tmp_path / "migrations"
     folder.mkdir()
     allowed: dict[str, Any] = {"console_sql": True, "console_log": True, "migrations_dir": str(folder)}

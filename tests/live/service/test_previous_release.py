@@ -118,8 +118,6 @@ def test_traffic_moves_from_the_previous_release_to_this_one_and_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
-    # The default: a request may wait for a table that a migration changes, which takes a second on a busy machine.
-    monkeypatch.setenv("PROJECT_SERVICE__DATABASE__ACQUIRE_TIMEOUT_SECONDS", "5")
     previous = previous_release()
     tree = previous.unpack(tmp_path / "previous")
     both = sections(empty_database, store_settings)

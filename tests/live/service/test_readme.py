@@ -52,7 +52,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,  # its output says more than a status
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -47,6 +47,18 @@ class CutOff:
     async def answers(self, expected: int, **who: Any) -> bool:
         return await self.status(**who) == expected
 
+    async def decided(self, **who: Any) -> int:
+        """The status once it is not 503: on a busy machine the service may not know for a moment what was revoked."""
+        status = 503
+
+        async def knows() -> bool:
+            nonlocal status
+            status = await self.status(**who)
+            return status != 503
+
+        await until(knows)
+        return status
+
 
 @asynccontextmanager
 async def cut_off(
@@ -98,8 +110,8 @@ async def test_a_host_cut_off_from_the_database_refuses_all_keys_and_sessions_af
         # The network is whole again.
         host.proxy.manners = Manners()
         await until(lambda: host.answers(200, key="service"))
-        assert await host.status() == 401
-        assert await host.status(key="service", token=token) == 401
+        assert await host.decided() == 401
+        assert await host.decided(key="service", token=token) == 401
 
 
 @pytest_twisted.ensureDeferred
@@ -127,7 +139,11 @@ async def test_requests_and_ready_are_503_while_revocations_are_locked(
             status, _, body = await host.api.request("GET", "/ready", key=None)
             assert (status, list(body["error"]["details"])) == (503, ["notifications"])
         await until(lambda: host.answers(200))
-        assert (await host.api.request("GET", "/ready", key=None))[0] == 200
+
+        async def ready() -> bool:
+            return bool((await host.api.request("GET", "/ready", key=None))[0] == 200)
+
+        await until(ready)
 
 
 @pytest_twisted.ensureDeferred
@@ -156,9 +172,9 @@ async def test_what_a_standby_tells_is_trusted_although_it_lets_nobody_listen(
         )
         for _ in range(3):
             await deferLater(reactor, FRESH_SECONDS)
-            assert await host.status() == 200
+            assert await host.decided() == 200
         assert (await host.api.request("GET", "/ready", key=None))[0] == 503
         sha256 = digest(host.api.anon_key).hex()
         run_sql(database, f"update auth.project_keys set revoked_at = now() where sha256 = '\\x{sha256}'")
         await deferLater(reactor, FRESH_SECONDS)
-        assert await host.status() == 401
+        assert await host.decided() == 401

@@ -23,7 +23,7 @@ from project_service.settings.model import Stage, StageDatabase, Store
 from project_service.tracing import export
 from tests.collector import CollectedSpan, Collector, collecting
 from tests.live.application import Api, serving, settings_for
-from tests.live.daemon import Daemon
+from tests.live.daemon import Daemon, eventually
 from tests.live.services import WithDatabase, held_open
 from tests.live.sql import run_sql
 from tests.live.waiting import until
@@ -88,6 +88,12 @@ def only(spans: list[CollectedSpan], name: str) -> CollectedSpan:
     return found
 
 
+def not_moved(spans: list[CollectedSpan]) -> list[CollectedSpan]:
+    """Without statements that took too long for a shared connection, as any may on a busy machine, and were moved and
+    run again."""
+    return [one for one in spans if one.attributes.get("error.type") != "Moved"]
+
+
 ROWS = "/<stage>/db/<database>/rest/<path:below>"
 
 
@@ -98,8 +104,9 @@ async def test_a_row_is_a_span_of_the_request_in_the_caller_s_trace_and_one_of_t
     headers = {"traceparent": SAMPLED, "tracestate": "vendor=abc"}
     status, _, _ = await api.request("GET", "/dev/db/main/rest/items?id=eq.1", headers=headers)
     assert status == 200
-    await until(lambda: bool(collector.trace(TRACE)))
-    spans = collector.trace(TRACE)
+    # The request's span ends last, and may come in the batch after that of the statement.
+    await until(lambda: any(one.name == f"GET {ROWS}" for one in collector.trace(TRACE)))
+    spans = not_moved(collector.trace(TRACE))
     request = only(spans, f"GET {ROWS}")
     assert (request.parent, request.kind, request.state, request.failed) == (
         CALLER,
@@ -201,6 +208,8 @@ async def test_what_postgresql_refuses_has_its_sqlstate_and_the_response_its_sta
     failed = next(one for one in collector.spans if one.attributes.get("error.type") == "22012")
     assert failed.failed
     assert failed.attributes["db.response.status_code"] == "22012"
+    # The request's span ends later, and may come in the next batch.
+    await until(lambda: any(one.kind == "SERVER" for one in collector.trace(failed.trace)))
     request = next(one for one in collector.trace(failed.trace) if one.kind == "SERVER")
     # A refusal is no failure of the service.
     assert (request.attributes["http.response.status_code"], request.failed) == (400, False)
@@ -218,9 +227,14 @@ async def test_a_wait_for_a_connection_is_a_span(api: Api, collector: Collector)
 
     await until(works)
     await gatherResults([start(works()) for _ in range(4)])
-    name = "wait for a connection"
-    await until(lambda: any(one.ended - one.began > 1e8 for one in collector.named(name)))
-    waited = next(one for one in collector.named(name) if one.ended - one.began > 1e8)
+
+    def waits() -> list[CollectedSpan]:
+        """Those for the table API. On a busy machine others wait too, for a connection that is being opened."""
+        named = collector.named("wait for a connection")
+        return [one for one in named if one.ended - one.began > 1e8 and "dev/main" in one.attributes.values()]
+
+    await until(lambda: bool(waits()))
+    waited = waits()[0]
     assert waited.attributes == {"db.namespace": "dev/main"}
     await until(lambda: any(one.id == waited.parent for one in collector.spans if one.kind == "SERVER"))
 
@@ -241,11 +255,9 @@ async def test_requests_at_the_same_time_do_not_get_into_each_other_s_traces(
         lambda: all({"SERVER", "CLIENT"} <= {span.kind for span in collector.trace(one)} for one in ids)
     )
     for number, one in enumerate(ids):
-        spans = collector.trace(one)
+        spans = not_moved(collector.trace(one))
         request = only(spans, f"GET {ROWS}")
-        # One that took too long for a shared connection, as any may on a busy machine, was moved and run again.
-        statements = [span for span in spans if "db.operation.name" in span.attributes]
-        [statement] = [span for span in statements if span.attributes.get("error.type") != "Moved"]
+        [statement] = [span for span in spans if "db.operation.name" in span.attributes]
         expected = ("public.items", "anon") if number % 2 else ("public.parts", "service_role")
         shown = statement.attributes
         assert (shown["db.collection.name"], shown["project_service.db.role"]) == expected
@@ -350,7 +362,8 @@ async def session_full_of_secrets(api: Api) -> list[str]:
 async def test_a_collector_that_is_away_holds_nothing_up_and_what_is_lost_is_counted(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"QUEUE": 20, "BATCH": 10, "FLUSH_SECONDS": 0.5}.items():
+    # The first batch is not given up as long as the test lasts, however slow the machine is.
+    for name, value in {"QUEUE": 20, "BATCH": 10, "FLUSH_SECONDS": 0.5, "EXPORT_SECONDS": 60.0}.items():
         monkeypatch.setattr(export, name, value)
     with collecting() as collector:
         collector.held.clear()
@@ -414,18 +427,26 @@ headers_file = "{tmp_path / "headers"}"
         daemon = Daemon(with_database(tmp_path / "var"), "--config", str(tmp_path / "config.toml"))
         try:
             url = daemon.wait_until_ready()
-            for number in range(40):
-                with requests.Session() as session:
-                    parent = f"00-{number + 1:032x}-{CALLER}-01"
-                    assert session.get(f"{url}/live", headers={"traceparent": parent}, timeout=10).ok
+            asked: set[str] = set()
+
+            def both_have_answered() -> bool:
+                """Asks once more, on a connection that either worker may take."""
+                trace = f"{len(asked) + 1:032x}"
+                asked.add(trace)
+                headers = {"traceparent": f"00-{trace}-{CALLER}-01", "Connection": "close"}
+                assert requests.get(f"{url}/live", headers=headers, timeout=60).ok
+                return len({one.resource["service.instance.id"] for one in list(collector.spans)}) == 2
+
+            eventually(both_have_answered, "spans of both workers")
+            for _ in range(40):
+                both_have_answered()
         finally:
             assert daemon.stop() == 0
-    asked = {f"{number + 1:032x}" for number in range(40)}
     spans = [one for one in collector.spans if one.trace in asked]
-    assert len(spans) == 40
+    assert len(spans) == len(asked)
     assert len({one.resource["service.instance.id"] for one in spans}) == 2
     assert {one.resource["service.name"] for one in spans} == {"shop"}
     assert all(one["authorization"] == "Bearer of-the-collector" for one in collector.headers)
     assert all(one["x-tenant"] == "7" for one in collector.headers)
     assert "of-the-collector" not in daemon.text
-    assert daemon.text.count(" trace=") == 40
+    assert daemon.text.count(" trace=") == len(asked)

@@ -135,9 +135,9 @@ def visited(folder: Path) -> str:
     page.write_text((folder / "notes.html").read_text("utf-8") + VISIT, "utf-8")
     with tempfile.TemporaryDirectory() as own:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={own}"]
-        flags += ["--virtual-time-budget=20000", "--dump-dom", page.as_uri()]
+        flags += ["--virtual-time-budget=2000000", "--dump-dom", page.as_uri()]
         return subprocess.run(
-            [browser(), *flags], capture_output=True, text=True, timeout=120, check=True
+            [browser(), *flags], capture_output=True, text=True, timeout=600, check=True
         ).stdout
 
 

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from project_service.settings.model import Store
-from tests.live.daemon import answers
+from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import (
     credentials,
     gone_on,
@@ -26,8 +26,9 @@ from tests.live.services import Services
 
 def use(load: Load, directory: Path) -> None:
     """Sends requests to this host from now on, as a proxy that is reconfigured does."""
-    load.base_url = credentials(directory)["base_url"]
-    assert answers(f"{load.base_url}/ready")
+    url = credentials(directory)["base_url"]
+    eventually(lambda: answers(f"{url}/ready"), "readiness")
+    load.base_url = url
 
 
 def test_hosts_are_upgraded_one_after_the_other_without_errors(

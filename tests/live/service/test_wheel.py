@@ -18,6 +18,7 @@ import requests
 from packaging.requirements import Requirement
 
 from tests.live.daemon import ROOT, Daemon, children_on
+from tests.live.service.documented import OF_ANY_PORT
 
 # These files are copied and built there, so that no build/ or egg-info is left in the tree.
 SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "etc", "project_service", "twisted")
@@ -141,12 +142,16 @@ def _files(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
-def test_a_signup_works_with_the_installed_wheel(python: str, tmp_path: Path) -> None:
+def test_a_signup_works_with_the_installed_wheel(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in OF_ANY_PORT.items():
+        monkeypatch.setenv(name, value)
     data = tmp_path / "var"
     with Daemon(data, python=python, pythonpath="") as daemon:
         url = daemon.wait_until_ready()
         account = {"email": "wheel@example.test", "password": "correct horse 7"}
-        answer = requests.post(f"{url}/auth/signup", json=account, timeout=10)
+        answer = requests.post(f"{url}/auth/signup", json=account, timeout=60)
         assert answer.status_code == 201, answer.text
         script = str(Path(python).with_name("project-service"))
         checked = json.loads(_run([script, "check", "--json", "--data-dir", str(data)], tmp_path))
