@@ -407,6 +407,8 @@ class IdleTimer:
     Code that moves something calls ``touch``. That is cheap, as the delayed call is only renewed when it fires. If
     there is no such code, ``progress`` returns a value that changes whenever something has moved. It is called ten
     times within ``seconds``, so ``expire`` is called up to a tenth late.
+
+    What moved while the whole process stood still counts: that is read between two turns of the reactor's calls.
     """
 
     __slots__ = ("_call", "_clock", "_expire", "_progress", "_seconds", "_seen", "expired", "touched_at")
@@ -445,7 +447,7 @@ class IdleTimer:
         cancel(self._call)
         self._call = None
 
-    def _check(self) -> None:
+    def _check(self, is_last: bool = False) -> None:
         self._call = None
         if self._progress is not None and (seen := self._progress()) != self._seen:
             self._seen = seen
@@ -454,6 +456,8 @@ class IdleTimer:
         if left > 0:
             wait = left if self._progress is None else min(left, self._seconds / CHECKS)
             self._call = self._clock.callLater(wait, self._check)
+        elif not is_last:
+            self._call = self._clock.callLater(0, self._check, True)
         else:
             self.expired = True
             self._expire()

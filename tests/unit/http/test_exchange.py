@@ -96,6 +96,18 @@ class Dropping(SynchronousTestCase):
         self.passes(SECONDS * (1 + 2 / CHECKS))
         self.assertEqual(len(self.dropped), 1)
 
+    def test_what_came_while_the_process_stood_still_counts(self) -> None:
+        """It is read after the reactor's calls, the first of which finds that nothing has moved."""
+
+        def read() -> None:
+            self.moved += 1
+
+        self.clock.callLater(SECONDS + 5, read)
+        self.clock.advance(SECONDS + 5)
+        self.assertEqual(self.dropped, [])
+        self.passes(SECONDS * (1 + 1 / CHECKS))
+        self.assertEqual(len(self.dropped), 1)
+
     def test_a_touch_gives_another_period(self) -> None:
         expired: list[float] = []
         idle = IdleTimer(self.clock, SECONDS, lambda: expired.append(self.clock.seconds()))
