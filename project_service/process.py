@@ -17,7 +17,7 @@ LARGE_BLOCK_BYTES = 1024 * 1024
 KEPT_BYTES = 2 * LARGE_BLOCK_BYTES
 # Descriptors for everything but clients: pools, listeners, logs, pipes of threads, files being read.
 RESERVED_DESCRIPTORS = 256
-NICENESS = 10  # of threads: setpriority(2)
+NICENESS, LARGEST_NICENESS = 10, 19  # what threads have more than the process, and at most: setpriority(2)
 
 
 def cpus(processes: int = 1) -> int:
@@ -27,8 +27,9 @@ def cpus(processes: int = 1) -> int:
 
 class _NiceThread(threading.Thread):
     def run(self) -> None:
-        # On Linux each thread has a niceness of its own.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # On Linux each thread has a niceness of its own; the main thread's is the one that the process was given.
+        niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(niceness, LARGEST_NICENESS))
         super().run()
 
 
