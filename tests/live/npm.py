@@ -35,6 +35,6 @@ def run_node(folder: Path, text: str, *args: str) -> Any:
     """What the program ``text``, a module, writes as JSON. Skips the test where there is no Node."""
     (folder / "program.mjs").write_text(text, "utf-8")
     command = [program("node"), "program.mjs", *args]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
