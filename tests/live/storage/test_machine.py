@@ -54,7 +54,7 @@ class OverSockets:
 
     @connection.default
     def _connect(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self.api.port, timeout=30)
+        return HTTPConnection("127.0.0.1", self.api.port, timeout=120)
 
     def now(self) -> float:
         return time.time()
