@@ -11,6 +11,7 @@ from project_service.database.connecting import connector
 from project_service.database.pool import Pool
 from project_service.http import health
 from project_service.settings.model import Store
+from project_service.storage import removal, resumables
 from project_service.storage.assemble import Rows, assemble, sql_rows
 from tests.contracts.storage.rows import bucket_b
 from tests.live.application import serving, settings_for
@@ -25,23 +26,24 @@ def metrics_as_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "METRICS_REUSE", 0)
 
 
-@pytest.fixture(scope="module")
-def server_settings() -> dict[str, object]:
-    """Those of ``running``; a module may have a fixture of its own instead."""
-    return {"idle_timeout_seconds": 2.0}
+@pytest.fixture(autouse=True)
+def bytes_that_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications in the test's own process do not leave bytes to the sweeper because the machine stood still for as
+    long as the store may take to delete them."""
+    for module in (removal, resumables):
+        monkeypatch.setattr(module, "REMOVAL_TIMEOUT_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")
 def running(
     module_database: str,
     store_settings: Store,
-    server_settings: dict[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
     from twisted.internet import reactor
 
     data_dir = Path(tmp_path_factory.mktemp("storage"))
-    settings = settings_for(module_database, store_settings, data_dir, server=server_settings)
+    settings = settings_for(module_database, store_settings, data_dir)
     with held_open(serving(settings)) as api:
         pool = Pool(connector(reactor, settings), 2, 5.0, reactor)
         behind = assemble(reactor, settings.storage, settings.store, pool)

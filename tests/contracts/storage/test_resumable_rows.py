@@ -22,7 +22,7 @@ from project_service.storage.values import (
 )
 from tests.contracts.storage.rows import ALICE, ETAG, put, refused, together
 
-DAY, LEASE = timedelta(days=1), timedelta(seconds=4)
+DAY, LEASE = timedelta(days=1), timedelta(minutes=1)
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 NOTHING = Progress(0, 25, None, (), None)
 

@@ -226,7 +226,7 @@ async def test_keys_whose_date_does_not_tell_bytes_apart(rows: Rows) -> None:
         return again.changed_twice
 
     for way in ("overwritten", "deleted", "left", "moved onto"):
-        for number in range(3):
+        for number in range(30):
             if await twice(number, way):
                 break
         else:

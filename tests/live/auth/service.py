@@ -26,6 +26,8 @@ PASSWORD = "a long enough one"
 
 @asynccontextmanager
 async def api_on(database: str, store: Store, folder: Path, **sections: Any) -> AsyncIterator[Api]:
+    # Where the machine stands still for some seconds, requests wait for their connections for as long.
+    sections = {"database": {"acquire_timeout_seconds": 30.0}, **sections}
     async with serving(settings_for(database, store, folder, **sections)) as api:
         yield api
 

@@ -30,6 +30,7 @@ from tests.captured_log import captured_logs
 from tests.certificates import Issued, issue
 from tests.live.auth.mail_server import Reply, Talk, hang_up, mail_server, scripted, starttls
 from tests.live.auth.service import all_of, api_on, log_in, post, reactor
+from tests.live.daemon import eventually
 from tests.live.logged import LoggedErrors
 from tests.live.waiting import until
 from tests.temporary import free_port
@@ -73,8 +74,13 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
             body = {"token": token, "password": "a brand new one"}
             assert (await post(api, "/auth/reset", body))[0] == 200
             assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
-            shown = (await api.request("GET", "/metrics", key=None))[2].decode()
-            assert 'project_service_mails_total{outcome="sent"} 1.0' in shown
+
+            async def counted() -> bool:
+                shown = (await api.request("GET", "/metrics", key=None))[2].decode()
+                return 'project_service_mails_total{outcome="sent"} 1.0' in shown
+
+            # When the mail server has said that it has the mail, which it has before it says so.
+            await until(counted)
 
 
 @pytest_twisted.ensureDeferred
@@ -567,10 +573,10 @@ async def test_each_step_has_a_timeout(step: str, monkeypatch: pytest.MonkeyPatc
 @pytest_twisted.ensureDeferred
 async def test_a_server_may_take_longer_over_the_mail_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at all of it. If it accepted a mail after we had left, the mail would be sent again."""
-    monkeypatch.setattr(conversations, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(conversations, "TIMEOUT_SECONDS", 3.0)
 
     def accept_late(talk: Talk) -> None:
-        talk.server.closing.wait(0.5)
+        talk.server.closing.wait(4.0)
         talk.say("250 ok")
 
     with scripted(END=accept_late) as server:
@@ -603,7 +609,7 @@ async def test_an_answer_that_does_not_end_is_given_up(said: str, monkeypatch: p
 
 @pytest_twisted.ensureDeferred
 async def test_a_mail_that_was_accepted_in_time_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MAIL_SECONDS", 0.5)
+    monkeypatch.setattr(conversations, "MAIL_SECONDS", 5.0)
     with scripted(QUIT=Talk.hang) as server:
         await MailServer(reactor, evolve(PLAIN, port=server.port)).send(MAIL)
         assert len(server.mails) == 1
@@ -659,7 +665,7 @@ async def test_a_resolver_that_hangs_stops_neither_the_reactor_nor_the_mail_that
 
 
 LEAVES = """
-import sys
+import sys, threading
 from twisted.internet import reactor
 from project_service.auth import mail_server
 from project_service.auth.mail_templates import Mail
@@ -670,20 +676,32 @@ settings = Smtp(host="127.0.0.1", port=int(sys.argv[1]), sender="a@example.test"
 server = mail_server.MailServer(reactor, settings)
 for _ in range(9):
     start(server.send(Mail("ada@example.test", "s", "t"))).addErrback(print)
-reactor.callLater(1, reactor.stop)
+
+def stop_when_told():
+    sys.stdin.read()
+    reactor.callFromThread(reactor.stop)
+
+reactor.callWhenRunning(threading.Thread(target=stop_when_told).start)
 reactor.run()
 print("left")
 """
 
 
 def test_a_silent_server_does_not_keep_the_process_from_ending() -> None:
-    with scripted(CONNECT=Talk.hang) as silent:
-        left = subprocess.run(
+    with (
+        scripted(CONNECT=Talk.hang) as silent,
+        subprocess.Popen(
             [sys.executable, "-c", LEAVES, str(silent.port)],
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=100,
-            check=True,
-        )
+        ) as process,
+    ):
+        try:
+            eventually(lambda: silent.connections == conversations.MAX_CONCURRENT, "as many as may be")
+            assert process.communicate(timeout=100) == ("left\n", "")
+            assert process.returncode == 0
+        finally:
+            process.kill()
     assert silent.connections == conversations.MAX_CONCURRENT
-    assert (left.stdout, left.stderr) == ("left\n", "")

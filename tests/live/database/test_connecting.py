@@ -66,7 +66,6 @@ async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pyte
 async def test_a_server_that_falls_silent_after_the_login_is_given_up(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(connecting, "_SETUP", f"select pg_sleep(20); {connecting._SETUP}")
     with pytest.raises(DatabaseGone, match="did not answer"):
         await connection_to(database)

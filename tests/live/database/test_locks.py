@@ -25,8 +25,8 @@ from tests.live.sql import connection_to, run_sql
 from tests.live.waiting import until
 
 Holder = subprocess.Popen[str]
-# That the holder in a test has a word to say more often than it has to.
-LONG = f"{3 * SILENCE_SECONDS} s"
+# In which a holder that had no word to say would have lost its lock.
+LONG = f"{1.5 * SILENCE_SECONDS} s"
 
 
 @contextmanager
@@ -171,8 +171,8 @@ async def test_a_file_without_a_transaction_keeps_its_turn(database: str, tmp_pa
         stop(process)
         second = start(turns.apply())
         await until(lambda: turns.lines == WAITED)
-        stood = f"select now() - query_start > '{LONG}' from pg_stat_activity where query like '%pg_advisory_lock(7)'"
-        await until(lambda: run_sql(database, stood)[0] == (True,))
+        stood = f"select now() - query_start > '{LONG}' from pg_stat_activity where wait_event = 'advisory'"
+        await until(lambda: run_sql(database, stood) == [(True,)])
         assert not second.called
         turns.open()
         go_on(process)

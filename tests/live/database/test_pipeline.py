@@ -14,7 +14,7 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
-from project_service.database import libpq, pipeline
+from project_service.database import libpq, pipeline, sharing
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipeline, Run, Step, as_text
 from project_service.database.pool import Pool
@@ -38,6 +38,12 @@ VALUES = [
     ("text[]", ["a", 'b"c', "d\\e", "{f,g}", "NULL", "", None]),
     ("int[]", [1, None, 3]),
 ]
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No statement that is answered here takes too long for a shared connection, however busy the machine is."""
+    monkeypatch.setattr(sharing, "LIMIT_SECONDS", 20.0)
 
 
 @asynccontextmanager
@@ -261,7 +267,7 @@ async def test_one_that_is_idle_in_pipeline_mode_is_missed_when_the_server_ends_
 async def test_a_statement_that_libpq_itself_refuses_ends_its_connection(database: str) -> None:
     """It has more values than the protocol can count. Its settings have been queued before."""
     run_sql(database, "create table public.marks (n int)")
-    pool = Pool(connector(database), 1, 5.0, reactor)
+    pool = Pool(connector(database), 1, 60.0, reactor)
     many = Step(f"insert into public.marks values ({'+'.join(['$1::int'] * 3)})", [b"1"] * 70_000)
     with pytest.raises(DatabaseGone):
         await pool.use(lambda made: made.run([Step("select set_config('x.y', 'a', true)"), many]))
@@ -311,7 +317,7 @@ async def test_notices_take_no_memory(database: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_what_is_under_way_fails_when_the_connection_is_closed(database: str) -> None:
     """Also where somebody who hears of it asks for more at once."""
-    pool = Pool(connector(database), 4, 5.0, reactor)
+    pool = Pool(connector(database), 4, 60.0, reactor)
     pipelines: Pipelines = pool.pipelines
     step = Step("select pg_sleep(10)")
     await shares(pool)
@@ -364,7 +370,7 @@ async def test_dropping_statements_that_are_not_used_any_more_does_not_look_like
     database: str,
 ) -> None:
     """Each drop is sent ahead of a run, which others may join and which nobody takes for a silent server."""
-    pool = Pool(connector(database), 4, 5.0, reactor)
+    pool = Pool(connector(database), 4, 60.0, reactor)
     await shares(pool)
     (shared,) = pool.pipelines._connections
     shared.statements.limit = 1
@@ -403,7 +409,7 @@ ASKED = "select note, 'a%%' from public.notes where id = %s"
 
 @pytest_twisted.ensureDeferred
 async def test_a_query_is_prepared_once_and_replaced_when_it_no_longer_fits(database: str) -> None:
-    pool = Pool(connector(database), 1, 5.0, reactor)
+    pool = Pool(connector(database), 1, 60.0, reactor)
     await pool.query("create table public.notes (id int primary key, note text)")
     await pool.query("insert into public.notes values (1, 'one'), (2, null)")
 
@@ -431,7 +437,7 @@ async def test_a_query_is_prepared_once_and_replaced_when_it_no_longer_fits(data
 
 @pytest_twisted.ensureDeferred
 async def test_a_type_replaced_by_another_of_its_name_is_no_failure(database: str) -> None:
-    pool = Pool(connector(database), 1, 5.0, reactor)
+    pool = Pool(connector(database), 1, 60.0, reactor)
     await pool.query(
         "create type public.mood as enum ('sad'); create table public.moods (id int, mood public.mood)"
     )
@@ -450,7 +456,7 @@ async def test_a_type_replaced_by_another_of_its_name_is_no_failure(database: st
 
 @pytest_twisted.ensureDeferred
 async def test_a_dropped_column_in_the_rows_of_a_function_is_no_failure(database: str) -> None:
-    pool = Pool(connector(database), 1, 5.0, reactor)
+    pool = Pool(connector(database), 1, 60.0, reactor)
     await pool.query(
         "create table public.kept (id int, dropped int, note text); insert into public.kept values (1, 2, 'a');"
         " create function public.all_kept() returns setof public.kept language plpgsql as"
@@ -466,7 +472,7 @@ async def test_a_dropped_column_in_the_rows_of_a_function_is_no_failure(database
 
 @pytest_twisted.ensureDeferred
 async def test_errors_of_the_query_itself_are_raised(database: str) -> None:
-    pool = Pool(connector(database), 1, 5.0, reactor)
+    pool = Pool(connector(database), 1, 60.0, reactor)
     with pytest.raises(Exception, match="nowhere"):
         await pool.prepared("select 1 from nowhere where id = %s", (1,))
     with pytest.raises(Exception, match="invalid input syntax"):

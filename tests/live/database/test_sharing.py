@@ -19,6 +19,7 @@ from project_service.database.quickness import Quickness
 from project_service.database.sharing import answered
 from project_service.lifecycle import start
 from tests.live.sql import connector, run_sql
+from tests.live.standstill import Standstill, standstill
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -51,42 +52,46 @@ def locked(database: str) -> Iterator[None]:
         yield
 
 
-async def timed(work: Awaitable[Any]) -> tuple[float, Any]:
-    """How long ``work`` takes, and its result or the SQLSTATE of its failure."""
-    began = reactor.seconds()
+async def timed(work: Awaitable[Any], still: Standstill) -> tuple[float, float, Any]:
+    """How long ``work`` takes, how long but for the time in which the machine stands still, and its result or the
+    SQLSTATE of its failure."""
+    began, before = reactor.seconds(), still.seconds
     try:
         result = await work
     except psycopg2.Error as fault:
         result = fault.pgcode
-    return reactor.seconds() - began, result
+    took = reactor.seconds() - began
+    return took, took - (still.seconds - before), result
 
 
-@pytest.mark.parametrize(("usual", "expected"), [(10.0, "50ms"), (0.0, "50ms"), (0.02, "20ms")])
+@pytest.mark.parametrize(("usual", "expected"), [(60.0, "20s"), (0.0, "20s"), (10.0, "10s")])
 @pytest_twisted.ensureDeferred
 async def test_shared_connections_have_a_limit_of_their_own(
-    database: str, usual: float, expected: str
+    database: str, usual: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No statement of this test takes as long, however busy the machine is.
+    monkeypatch.setattr(sharing, "LIMIT_SECONDS", 20.0)
     async with sharing_pool(database, usual, 4) as pool:
         run = pool.pipelines.submit(0, [Step(LIMIT)])
         assert run is not None
         await run.done
         assert run.rows == [[expected.encode()]]
         # On all others it is as it was.
-        assert await pool.query(LIMIT) == [({10.0: "10s", 0.0: "0", 0.02: "20ms"}[usual],)]
+        assert await pool.query(LIMIT) == [({60.0: "1min", 0.0: "0", 10.0: "10s"}[usual],)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_limit_is_for_each_statement_and_not_for_waiting_behind_others(database: str) -> None:
-    async with sharing_pool(database) as pool:
-        sleeps = [Step("select pg_sleep(0.03)"), Step("select pg_sleep(0.03) as again")]
-        runs = [pool.pipelines.submit(0, sleeps) for _ in range(3)]
-        runs.append(pool.pipelines.submit(0, [Step("select 1"), Step("select pg_sleep(9)")]))
+async def test_the_limit_is_for_each_statement_and_not_for_waiting_behind_others(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each statement is far from it, for machines that stand still for some seconds, and all together exceed it.
+    monkeypatch.setattr(sharing, "LIMIT_SECONDS", 6.0)
+    async with sharing_pool(database, 30.0) as pool:
+        sleeps = [Step(f"select pg_sleep(1.4) as number_{number}") for number in range(5)]
+        runs = [pool.pipelines.submit(0, sleeps)]
+        runs.append(pool.pipelines.submit(0, [Step("select 1"), Step("select pg_sleep(29)")]))
         runs.append(pool.pipelines.submit(0, [Step("select 2")]))
-        assert [await answered(run, Quickness()) for run in runs if run is not None] == [
-            *[True] * 3,
-            False,
-            True,
-        ]
+        assert [await answered(run, Quickness()) for run in runs if run is not None] == [True, False, True]
 
 
 @pytest_twisted.ensureDeferred
@@ -100,14 +105,17 @@ async def test_reads_of_a_locked_table_wait_at_the_same_time_and_hold_up_no_othe
     async with sharing_pool(database) as pool:
         for sql in (LOCKED, OTHER):
             await pool.read(sql, (0,))
-        with locked(database):
-            slow, others = ([start(timed(pool.read(sql, (0,)))) for _ in range(8)] for sql in (LOCKED, OTHER))
-            for seconds, rows in await gatherResults(others):
+        with locked(database), standstill() as still:
+            slow, others = (
+                [start(timed(pool.read(sql, (0,)), still)) for _ in range(8)] for sql in (LOCKED, OTHER)
+            )
+            for _, held_up, rows in await gatherResults(others):
                 assert rows == [(7,)]
-                assert seconds < LONGEST_SECONDS
-            for seconds, code in await gatherResults(slow):
+                assert held_up < LONGEST_SECONDS
+            for seconds, held_up, code in await gatherResults(slow):
                 assert code == "57014"
-                assert STATEMENT_SECONDS - 0.5 < seconds < STATEMENT_SECONDS + LONGEST_SECONDS
+                assert seconds > STATEMENT_SECONDS - 0.5
+                assert held_up < STATEMENT_SECONDS + LONGEST_SECONDS
         assert await pool.read(LOCKED, (0,)) == []
 
 
@@ -118,8 +126,10 @@ async def test_a_read_that_did_not_share_any_more_shares_again(
     """When it has been quick often enough."""
     monkeypatch.setattr(quickness, "RUNS_AFTER_LIMIT", 5)
     monkeypatch.setattr(quickness, "QUICK_SECONDS", 60.0)
+    # Only what is locked takes as long, and that may take as long as this test.
+    monkeypatch.setattr(sharing, "LIMIT_SECONDS", 1.0)
     run_sql(database, "create table public.locked (n int)")
-    async with sharing_pool(database) as pool:
+    async with sharing_pool(database, 60.0) as pool:
         kind = pool._quickness[LOCKED]
         with locked(database):
             asked = start(pool.read(LOCKED, (0,)))

@@ -57,7 +57,8 @@ async def signups(api: Api, token: str) -> list[Deferred[Any]]:
 async def test_slow_sql_of_the_project_keeps_nobody_from_signing_in(
     database: str, store_settings: Store, tmp_path: Path, sql: str, asked: Any
 ) -> None:
-    limits = {"pool_size": 2, "policy_pool_size": 2, "acquire_timeout_seconds": 3.0}
+    # Less than the statements may take that wait for the lock.
+    limits = {"pool_size": 2, "policy_pool_size": 2, "acquire_timeout_seconds": 20.0}
     settings = settings_for(database, store_settings, tmp_path, database=limits)
     async with serving(settings) as api:
         token = (await api.sign_up(EMAIL))["access_token"]

@@ -111,7 +111,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
             die()
 
     connector = Connector(reactor, read_dsn(given["dsn"]), 30, timezone="UTC")
-    pool = Pool(connector, 2, 5.0, reactor)
+    pool = Pool(connector, 2, 30.0, reactor)
     store = Store(**{**given["store"], "secret_access_key": Secret(given["store"]["secret_access_key"])})
     images = Images(max_per_object=1)
     storage = assemble(reactor, Storage(part_bytes=PART), store, pool, steps=at_step, images=images)

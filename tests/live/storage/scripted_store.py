@@ -88,7 +88,7 @@ async def against(
     work: Callable[[S3Store], Awaitable[None]],
     context: Any = None,
     ca_file: str | None = None,
-    idle_seconds: float = 5.0,
+    idle_seconds: float = 30.0,
 ) -> None:
     """Runs ``work`` with a client of the scripted server. The time limit is long enough for a busy machine."""
     from twisted.internet import reactor as running
@@ -105,7 +105,7 @@ async def against(
         access_key_id="AKIDVISIBLE",
         secret_access_key=Secret("very-secret"),
         idle_timeout_seconds=idle_seconds,
-        connect_timeout_seconds=2.0,
+        connect_timeout_seconds=10.0,
         ca_file=ca_file,
     )
     store = store_client(settings)

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 def call(method: str, url: str, **more: Any) -> requests.Response:
     """Send a request, with a time limit."""
-    return requests.request(method, url, timeout=30, **more)
+    return requests.request(method, url, timeout=120, **more)
 
 
 @frozen

@@ -59,7 +59,7 @@ def shown(browser: str, url: str, profile: Path) -> str:
         f"--user-data-dir={profile}",
         "--virtual-time-budget=2000",
     ]
-    done = subprocess.run([browser, *flags, "--dump-dom", url], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([browser, *flags, "--dump-dom", url], capture_output=True, timeout=180, check=True)
     return done.stdout.decode()
 
 

@@ -67,7 +67,7 @@ CASES = [
 def storage_on(dsn: str, store: Store) -> Iterator[Storage]:
     from twisted.internet import reactor
 
-    pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
+    pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 30.0, reactor)
     storage = assemble(reactor, StorageSettings(part_bytes=storage_crash.PART), store, pool)
     wait(storage.start)
     try:

@@ -9,7 +9,6 @@ from http.client import HTTPConnection
 from socket import MSG_PEEK
 from typing import Any
 
-import pytest
 import pytest_twisted
 from attrs import field, frozen
 from twisted.internet.threads import deferToThread
@@ -22,12 +21,6 @@ from tests.models.machines import play
 from tests.models.storage import Caller
 from tests.models.storage_machine_pictures import PicturesMachine
 from tests.pictures import looks
-
-
-@pytest.fixture(scope="module")
-def server_settings() -> dict[str, object]:
-    """No upload is given up for its silence."""
-    return {}
 
 
 @frozen
@@ -61,7 +54,7 @@ class OverSockets:
 
     @connection.default
     def _connect(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self.api.port, timeout=30)
+        return HTTPConnection("127.0.0.1", self.api.port, timeout=120)
 
     def now(self) -> float:
         return time.time()

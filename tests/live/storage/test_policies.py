@@ -364,7 +364,7 @@ async def test_three_hundred_callers_at_once_see_their_own(database: str) -> Non
 async def test_a_policy_that_takes_too_long_refuses(database: str) -> None:
     from twisted.internet import reactor
 
-    pool = Pool(Connector(reactor, read_dsn(database), 0.5), 2, 10.0, reactor)
+    pool = Pool(Connector(reactor, read_dsn(database), 2.0), 2, 60.0, reactor)
     rows = sql_rows(pool)
     await rows.buckets.create("b", BucketRules(policies=True))
     await put(rows, "a", SERVICE)
@@ -605,7 +605,7 @@ async def test_policies_behind_pgbouncer(database: str) -> None:
 
     run_sql(database, OWN)
     with pgbouncer(database, "session", 4) as dsn:
-        pool = Pool(connector(dsn), 4, 10.0, reactor)
+        pool = Pool(connector(dsn), 4, 60.0, reactor)
         rows = sql_rows(pool)
         await rows.buckets.create("b", BucketRules(policies=True))
 
@@ -629,7 +629,7 @@ async def test_policies_behind_a_pooler_of_transactions(database: str) -> None:
     run_sql(database, OWN)
     with pgbouncer(database, "transaction", 2) as dsn:
         connect = evolve(connector(dsn), pooled=True, prepares=False)
-        pool = Pool(connect, 8, 10.0, reactor, pooled=True)
+        pool = Pool(connect, 8, 60.0, reactor, pooled=True)
         rows = sql_rows(pool)
         await rows.buckets.create("b", BucketRules(policies=True))
 

@@ -13,14 +13,18 @@ import pytest_twisted
 from attrs import evolve, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
+from project_service.database import readers
 from project_service.settings.model import Secret, Store
+from project_service.storage import reading
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import held_open, migrated, wait
 from tests.live.standbys import READERS, Standbys
 from tests.live.waiting import until
 
-# So long that standbys which are paused count as fresh until a test has ended.
-STALENESS = 60.0
+# So long that standbys which are paused count as fresh until a test has ended, and that none is taken for hanging
+# because the machine stood still.
+STALENESS = 600.0
+PATIENCE = 60.0
 OBJECTS = "/storage/buckets/public/objects"
 STRONG = {"Prefer": "consistency=strong"}
 
@@ -90,9 +94,11 @@ def service(store_settings: Store, tmp_path_factory: pytest.TempPathFactory) -> 
     directory = Path(tmp_path_factory.mktemp("standbys"))
     directory.chmod(0o700)
     servers = Standbys(directory)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(readers, "ANSWER_SECONDS", PATIENCE)
+    patch.setattr(reading, "ACQUIRE_SECONDS", PATIENCE)
     try:
         servers.start()
-
         wait(lambda: migrated(servers.dsn))
         data = Path(tmp_path_factory.mktemp("data"))
         settings = settings_for(servers.dsn, store_settings, data, storage={"cache_bytes": 0})
@@ -104,6 +110,7 @@ def service(store_settings: Store, tmp_path_factory: pytest.TempPathFactory) -> 
             yield Service(api, servers, str(session["access_token"]))
     finally:
         servers.stop()
+        patch.undo()
 
 
 @pytest.fixture(autouse=True)

@@ -110,7 +110,7 @@ async def test_silence_ends_at_the_idle_timeout() -> None:
                 await call
 
     script = Script(silence, silence, silence)
-    await against(script, work, idle_seconds=0.3)
+    await against(script, work, idle_seconds=2.0)
     assert len(script.requests) == 3
 
 
@@ -216,23 +216,21 @@ async def test_a_body_that_stops_early_is_an_error() -> None:
         return answer
 
     async def work(store: S3Store) -> None:
-        for _ in range(2):
-            stream = await store.open("k", 0, 10, 10)
-            sink = Collected()
-            with pytest.raises(BrokenRead):
-                await stream.pipe_to(sink)
-            assert sink.data == b"half"
+        stream = await store.open("k", 0, 10, 10)
+        sink = Collected()
+        with pytest.raises(BrokenRead):
+            await stream.pipe_to(sink)
+        assert sink.data == b"half"
+
+    async def refuses(store: S3Store) -> None:
         for _ in range(2):
             with pytest.raises(BrokenRead):
                 await store.open("k", 0, 10, 10)
 
-    script = Script(
-        half_then(lambda server: None),
-        half_then(lambda server: server.close()),
-        # A length other than the object's, and a range that is ignored.
-        *[fine(body=b"elevenbytes")] * 8,
-    )
-    await against(script, work, idle_seconds=0.3)
+    await against(Script(half_then(lambda server: None)), work, idle_seconds=2.0)
+    await against(Script(half_then(lambda server: server.close())), work)
+    # A length other than the object's, and a range that is ignored.
+    await against(Script(*[fine(body=b"elevenbytes")] * 8), refuses)
 
 
 @pytest_twisted.ensureDeferred
@@ -258,7 +256,7 @@ async def test_a_paused_reader_pauses_the_store_and_a_leaving_one_closes_the_con
         before = -1
         while before != len(sent):
             before = len(sent)
-            await deferLater(reactor, 0.5, lambda: None)
+            await deferLater(reactor, 2.5, lambda: None)
         assert sum(sent) < total / 2
         taken = sink.size
         sink.producer.resumeProducing()
@@ -269,7 +267,7 @@ async def test_a_paused_reader_pauses_the_store_and_a_leaving_one_closes_the_con
         await until(lambda: not script.open)
 
     script = Script(pour)
-    await against(script, work, idle_seconds=0.3)
+    await against(script, work, idle_seconds=2.0)
 
 
 class Endless:
@@ -376,7 +374,7 @@ async def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None
         access_key_id="a",
         secret_access_key=Secret("b"),
         ca_file=ca_file,
-        connect_timeout_seconds=1.0,
+        connect_timeout_seconds=10.0,
     )
     store = store_client(settings)
     with pytest.raises(StoreUnreachable, match="the certificate is for another name"):

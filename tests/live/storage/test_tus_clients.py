@@ -113,7 +113,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(modules: Path, entry: Path, file: Path) -> None:
     # As a module, in which ``await`` may stand anywhere.
     command = [modules / "node_modules/.bin/esbuild", entry, "--bundle", "--format=esm", f"--outfile={file}"]
-    subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=60)
+    subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=300)
 
 
 @contextmanager
@@ -142,8 +142,9 @@ async def test_tuspy_goes_on_after_its_connection_broke(api: Api) -> None:
         uploader = client.uploader(
             file_stream=io.BytesIO(payload),
             chunk_size=15 * MIB,
-            retries=3,
-            retry_delay=0,
+            # Until the service has noticed that the connection broke.
+            retries=100,
+            retry_delay=0.2,
             upload_checksum=True,
         )
         uploader.upload()

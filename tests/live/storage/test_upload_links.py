@@ -113,7 +113,7 @@ def shown(url: str, profile: Path) -> str:
     """The document of a page in Chromium, after its scripts and what it leads to."""
     command = [documented_clients.browser(), "--headless", "--no-sandbox", "--disable-gpu"]
     command += [f"--user-data-dir={profile}", "--virtual-time-budget=4000", "--dump-dom", url]
-    return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
+    return subprocess.run(command, capture_output=True, timeout=180, check=True).stdout.decode()
 
 
 def curl(*arguments: str) -> tuple[int, str]:

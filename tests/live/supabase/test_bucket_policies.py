@@ -52,7 +52,7 @@ def asker(
 ) -> Iterator[Asker]:
     data_dir = Path(tmp_path_factory.mktemp("buckets"))
     settings = settings_for(
-        module_database, store_settings, data_dir, database={"statement_timeout_seconds": 2.0}
+        module_database, store_settings, data_dir, database={"statement_timeout_seconds": 8.0}
     )
     with held_open(serving(settings)) as api:
         run_sql(api.dsn, POLICIES)

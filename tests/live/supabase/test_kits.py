@@ -156,7 +156,7 @@ seen.cookies = (await browser.cookies()).length
 def bundle(folder: Path, name: str, text: str, *options: str) -> None:
     (folder / f"{name}.source.js").write_text(text, "utf-8")
     command = ["node_modules/.bin/esbuild", f"{name}.source.js", "--bundle", f"--outfile={name}.js", *options]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def cluster(bin_: Path) -> Iterator[str]:
 
     def run(program: str, *arguments: str) -> None:
         command = [str(bin_ / program), "-D", str(folder / "cluster"), *arguments]
-        subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=180)
 
     try:
         run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ async def until_answered(tables: Tables, method: str, path: str, expected: int, 
         return (await tables.request(method, path, **more))[0] == expected
 
     await until(answered)
+
+
+@asynccontextmanager
+async def impatient(tables: Tables, seconds: float) -> AsyncIterator[Tables]:
+    """The same in another service, which gives up clients that do nothing for so long. Only for tests of that: where
+    the machine stands still for as long, no client does anything."""
+    settings = tables.api.settings
+    settings = evolve(settings, server=evolve(settings.server, idle_timeout_seconds=seconds))
+    async with serving(settings) as api:
+        yield Tables(api, tables.token)
 
 
 def blocks(kind: str) -> list[tuple[int, str]]:
@@ -105,7 +116,9 @@ def tables(
     data_dir = Path(tmp_path_factory.mktemp("tables"))
     names = ("main", *getattr(request.module, "DATABASES", ()))
     databases = {name: _DATABASES[name] for name in names}
-    settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})
+    # Where the machine stands still for some seconds, requests wait for their connections for as long.
+    limits = {"acquire_timeout_seconds": 30.0}
+    settings = settings_for(module_database, store_settings, data_dir, database=limits)
     settings = evolve(settings, stages={"dev": Stage(databases=databases)})
     with held_open(serving(settings)) as api:
         session = wait(lambda: api.sign_up("tables@example.test"))

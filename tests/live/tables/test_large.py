@@ -15,7 +15,7 @@ from twisted.web.client import ResponseFailed
 
 from project_service.lifecycle import start
 from tests.live.logged import LoggedErrors
-from tests.live.tables.service import BASE, Tables, tables, until_answered
+from tests.live.tables.service import BASE, Tables, impatient, tables, until_answered
 from tests.live.waiting import until
 
 __all__ = ["tables"]
@@ -135,21 +135,21 @@ async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: 
     narrow = BASE.replace("main", "narrow")
     path = f"{narrow}/rpc/wide"
     tables.sql(WIDE)
-    # Each database has a schema cache of its own, and each of them has to know the function.
-    await until_answered(tables, "HEAD", "/rpc/wide", 200, base=narrow)
-    await until_answered(tables, "HEAD", "/rpc/wide", 200)
-    # Not earlier, since the service closes a connection on which nothing is asked.
-    stalled = socket.create_connection(("127.0.0.1", tables.api.port))
-    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stalled.sendall(
-        f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
-    )
-    await until(lambda: bool(tables.sql(STREAMING)[0][0]))
-    assert (await tables.request("GET", "/books?select=id&id=eq.1", base=narrow))[0] == 200
-    assert tables.sql(STREAMING) == [(1,)]
-    status, _, body = await tables.request("GET", "/rpc/wide", base=narrow)
-    assert (status, len(body)) == (200, 50000)
-    stalled.close()
+    # Long enough to be asked for something in between, also where the machine stands still for some seconds.
+    async with impatient(tables, 6.0) as service:
+        await until_answered(service, "HEAD", "/rpc/wide", 200, base=narrow)
+        # Not earlier, since the service closes a connection on which nothing is asked.
+        stalled = socket.create_connection(("127.0.0.1", service.api.port))
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {service.api.anon_key}\r\n\r\n".encode()
+        )
+        await until(lambda: bool(tables.sql(STREAMING)[0][0]))
+        assert (await service.request("GET", "/books?select=id&id=eq.1", base=narrow))[0] == 200
+        assert tables.sql(STREAMING) == [(1,)]
+        status, _, body = await service.request("GET", "/rpc/wide", base=narrow)
+        assert (status, len(body)) == (200, 50000)
+        stalled.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -163,6 +163,7 @@ async def test_slow_readers_leave_connections_to_others(tables: Tables) -> None:
     for client in slow:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(head)
+    await until(lambda: bool(tables.sql(STREAMING)[0][0]))
     largest = 0
     for _ in range(20):
         assert (await tables.request("GET", "/books?select=id&id=eq.1"))[0] == 200

@@ -126,7 +126,7 @@ CONFIG = TablesConfig(schemas=("shop",), extra_search_path=("helping",))
 
 def read(dsn: str) -> SchemaCache:
     async def reading() -> SchemaCache:
-        pool = Pool(raw(connector(dsn)), 1, 5.0, reactor)
+        pool = Pool(raw(connector(dsn)), 1, 60.0, reactor)
         holder = CacheHolder(loader(reactor, pool, CONFIG), reactor)
         await holder.reload()
         await pool.close()
@@ -320,7 +320,7 @@ def test_the_width_of_rows_is_known_of_analysed_tables(shop: SchemaCache) -> Non
 @pytest_twisted.async_yield_fixture
 async def holder(database: str) -> AsyncIterator[CacheHolder]:
     """The schema cache of the test's database, which has not been read yet."""
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    pool = Pool(raw(connector(database)), 1, 60.0, reactor)
     yield CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await pool.close()
 
@@ -342,7 +342,7 @@ async def test_a_table_made_while_the_catalog_is_read_is_noticed_next_time(datab
         connection.query = interrupted  # type: ignore[method-assign]  # only here something comes in between
         return connection
 
-    pool = Pool(connect, 1, 5.0, reactor)
+    pool = Pool(connect, 1, 60.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     first = holder.current
@@ -355,7 +355,7 @@ async def test_a_table_made_while_the_catalog_is_read_is_noticed_next_time(datab
 
 @pytest_twisted.ensureDeferred
 async def test_settings_left_by_a_request_do_not_affect_it(database: str) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    pool = Pool(raw(connector(database)), 1, 60.0, reactor)
     await pool.query("set quote_all_identifiers = on")
     await pool.query("set role anon")
     holder = CacheHolder(loader(reactor, pool, TablesConfig(schemas=("auth",))), reactor)
@@ -370,7 +370,7 @@ async def test_settings_left_by_a_request_do_not_affect_it(database: str) -> Non
 async def test_types_and_defaults_have_one_notation(database: str) -> None:
     run_sql(database, "create table days (day date default '2020-01-13', words tsvector, said json)")
     other = make_dsn(database, options="-c quote_all_identifiers=on -c datestyle=German")
-    pool = Pool(raw(connector(other)), 1, 5.0, reactor)
+    pool = Pool(raw(connector(other)), 1, 60.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
     columns = holder.current.relations["public", "days"].columns
@@ -383,7 +383,7 @@ async def test_types_and_defaults_have_one_notation(database: str) -> None:
 async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalog(
     database: str, services: Services
 ) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
+    pool = Pool(raw(connector(database)), 1, 60.0, reactor)
     run_sql(
         services.admin_dsn(database),
         f"create foreign data wrapper mute; grant usage on foreign data wrapper mute to {OWNER}",
@@ -412,7 +412,7 @@ async def test_the_log_says_why_postgresql_refused_to_read_it(database: str) -> 
         connection.query = failing  # type: ignore[method-assign]  # the catalogue has nothing that fails
         return connection
 
-    pool = Pool(connect, 1, 5.0, reactor)
+    pool = Pool(connect, 1, 60.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     with captured_logs() as events:
         await holder.reload()
