@@ -107,9 +107,9 @@ class LogPage extends Page {
   }
 
   async routed() {
-    // Whoever goes to another address means what that one has.
+    // Whoever goes to another address means what that one has; but what is still being typed is on its way there.
     for (const name of /** @type {const} */ (["text", "part"]))
-      if (this.typed[name]?.trim() !== this.filter(name)) delete this.typed[name];
+      if (!this.#settling && this.typed[name]?.trim() !== this.filter(name)) delete this.typed[name];
     const asked = JSON.stringify(this.query);
     if (asked === this.#asked) return this.update();
     this.#asked = asked;
@@ -131,6 +131,7 @@ class LogPage extends Page {
   /** @param {Partial<Record<typeof FILTERS[number], string>>} changed */
   narrow(changed) {
     clearTimeout(this.#settling);
+    this.#settling = 0;
     const typed = Object.fromEntries(Object.entries(this.typed).map(([name, text]) => [name, text.trim()]));
     changed = { ...typed, ...changed };
     const query = Object.fromEntries(FILTERS.map((name) => [name, (changed[name] ?? this.filter(name)) || null]));
@@ -154,7 +155,8 @@ class LogPage extends Page {
       (signal) => api.get("/admin/log", { query: { ...this.query, limit: PAGE, after: newest }, signal }),
       "log",
     );
-    if (!answer || !this.lines) return;
+    // What was asked for before the log was paused is asked for again when it goes on.
+    if (!answer || !this.lines || !this.following) return;
     // More has come than is answered at once, or the service has been started again.
     if (!answer.complete || this.lines.length > MOST)
       return this.begin(answer.complete ? [...this.lines.slice(-MOST / 2), ...answer.lines] : answer.lines, answer);
