@@ -93,6 +93,16 @@ def test_those_who_are_few_are_found(tab: Tab) -> None:
     expect(found(tab).filter(has_text=plain["email"])).to_be_visible()
 
 
+def test_what_is_chosen_and_typed_at_once_holds_together(tab: Tab) -> None:
+    tab.go("users")
+    tab.page.evaluate("""() => {
+      const page = document.querySelector('ps-users')
+      page.look({ show: 'disabled' })
+      page.look({ email: 'nobody' })
+    }""")
+    expect(tab.page).to_have_url(re.compile("email=nobody&show=disabled$"))
+
+
 def test_a_long_list_is_shown_in_parts(tab: Tab) -> None:
     name = f"n{uuid4().hex[:8]}"
     for _ in range(51):

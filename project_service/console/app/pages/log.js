@@ -107,9 +107,9 @@ class LogPage extends Page {
   }
 
   async routed() {
-    // Whoever goes to another address means what that one has; but what is still being typed is on its way there.
+    // Whoever goes to another address means what that one has.
     for (const name of /** @type {const} */ (["text", "part"]))
-      if (!this.#settling && this.typed[name]?.trim() !== this.filter(name)) delete this.typed[name];
+      if (this.typed[name]?.trim() !== this.filter(name)) delete this.typed[name];
     const asked = JSON.stringify(this.query);
     if (asked === this.#asked) return this.update();
     this.#asked = asked;
@@ -131,7 +131,6 @@ class LogPage extends Page {
   /** @param {Partial<Record<typeof FILTERS[number], string>>} changed */
   narrow(changed) {
     clearTimeout(this.#settling);
-    this.#settling = 0;
     const typed = Object.fromEntries(Object.entries(this.typed).map(([name, text]) => [name, text.trim()]));
     changed = { ...typed, ...changed };
     const query = Object.fromEntries(FILTERS.map((name) => [name, (changed[name] ?? this.filter(name)) || null]));
