@@ -638,6 +638,9 @@ def test_names_and_values_that_mean_something_in_queries_are_only_names_and_valu
     go(tab, "tables/dev/main/public/odd")
     tab.page.get_by_role("columnheader", name=re.compile("^com,ma")).click()
     expect(tab.page).to_have_url(re.compile("order="))
+    # Until the rows come in that order, those before are shown, or none.
+    expect(cell(tab, 2, "a b")).to_have_text("10")
+    expect(tab.page.get_by_text("120 rows", exact=True)).to_be_visible()
     cell(tab, 1, "a b").click()
     tab.page.keyboard.press("Control+End")
     expect(tab.page.get_by_role("rowheader", name="120")).to_be_visible()
