@@ -200,7 +200,8 @@ class Frame extends View {
     const listed = this.listed;
     if (!listed) return go([pages[0].name], {}, { replace: true });
     document.title = `${listed.title} – project-service`;
-    await this.run(() => listed.load(), "page");
+    // One that is shown is told at once: what somebody does next there is to begin from the new address.
+    if (this.page?.localName !== listed.tag || this.busy || this.failure) await this.run(() => listed.load(), "page");
     if (this.listed !== listed || this.failure) return;
     const before = this.page;
     const page = /** @type {import("./core/view.js").Page} */ (

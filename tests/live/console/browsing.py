@@ -39,6 +39,22 @@ IPHONE = (
 )
 # The name and the title of each page.
 PAGES = re.findall(r'name: "(\w+)",\s+title: "([^"]+)"', (APP / "pages.js").read_text("utf-8"))
+# The frame gives a page its address some turns after the address has changed. Until then what is shown, and told what
+# to do, is the page as it was before. So what that was told last is marked, and another is waited for.
+_GO = """to => {
+  const [page, before] = [document.querySelector('#content > *'), location.href]
+  location.hash = to
+  if (location.href !== before && page?.route) page.route.isLeft = true
+}"""
+_ARRIVED = """name => {
+  const page = document.querySelector('#content > *')
+  return page?.localName === name && !page.route.isLeft
+}"""
+# A notice that has only to be read goes after 6 seconds, and a busy machine may stand still for as long.
+_NOTICES_STAY = """() => {
+  const { setTimeout } = window
+  window.setTimeout = (run, time, ...more) => setTimeout(run, time === 6_000 ? 30_000 : time, ...more)
+}"""
 # A request that is refused is no fault of a page.
 _STATUS = re.compile(r"Failed to load resource: the server responded with a status of")
 
@@ -74,7 +90,7 @@ def running_service(data_dir: Path, *options: str) -> Iterator[Running]:
 
 @frozen(eq=False)
 class Tab:
-    """A tab with the console. ``faults`` are what the browser complained about, but for what has a text of
+    """A tab with the console. ``faults`` are what the browser complained about, but for what has a pattern of
     ``expected`` in it, which a test puts there before it makes that happen."""
 
     page: Page
@@ -83,8 +99,10 @@ class Tab:
     expected: list[str] = field(factory=list)
 
     def go(self, address: str) -> None:
-        """Go to an address of the console, such as ``tables/dev/main``."""
-        self.page.evaluate("to => { location.hash = to }", f"#/{address}")
+        """Go to an address of the console, such as ``tables/dev/main``. Its page is there when this returns, though
+        perhaps not what it asks the service for."""
+        self.page.evaluate(_GO, f"#/{address}")
+        self.page.wait_for_function(_ARRIVED, arg=f"ps-{re.split('[/?]', address)[0]}")
 
     def has_no_sideways_scrolling(self) -> None:
         wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
@@ -93,7 +111,7 @@ class Tab:
 
 def _watch(tab: Tab) -> None:
     def said(message: ConsoleMessage) -> None:
-        known = _STATUS.match(message.text) or any(each in message.text for each in tab.expected)
+        known = _STATUS.match(message.text) or any(re.search(each, message.text) for each in tab.expected)
         if message.type == "error" and not known:
             tab.faults.append(message.text)
 
@@ -118,9 +136,12 @@ def opened(browser: Browser, running: Running, signed_in: bool = True, **options
     tab = Tab(context.new_page(), running)
     _watch(tab)
     tab.page.goto(f"{running.url}/console")
+    tab.page.evaluate(_NOTICES_STAY)
     if signed_in:
         sign_in(tab)
     yield tab
+    # A request that is being answered by a test's own function would fail that, and by it the next test.
+    tab.page.unroute_all(behavior="ignoreErrors")
     context.close()
     assert not tab.faults, tab.faults
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from attrs import frozen
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 # ``grid``, and what it has asked for and told. A source waits with its answers where ``held``, until ``release``.
 _MAKE = """async ({ count, columns, rows, held, size }) => {
@@ -79,13 +80,17 @@ class Grid:
         """By the row from 0 and the column from 1; row -1 is the header, column 0 the rows' numbers."""
         return self.page.locator(f'ps-grid [aria-rowindex="{row + 2}"] > [aria-colindex="{column + 1}"]')
 
+    def loaded(self) -> None:
+        """Returns when the first row is there: what is done with cells before is done with nothing."""
+        expect(self.row(0)).to_have_class("grid-row")
+
     def told(self, name: str) -> list[Any]:
         return [detail for event, detail in self.js("told") if event == name]
 
 
 def show(page: Page, count: int | None, *rows: dict[str, Any], **options: Any) -> Grid:
     """A grid of ``count`` rows, the first of which are ``rows``; ``columns``, ``held`` and ``size`` (px) may be
-    given."""
+    given. It has been drawn, without which there is nothing to scroll; its rows may not be there yet (``loaded``)."""
     made = {
         "count": count,
         "rows": json.dumps(rows, ensure_ascii=False),
@@ -95,4 +100,6 @@ def show(page: Page, count: int | None, *rows: dict[str, Any], **options: Any) -
         **options,
     }
     page.evaluate(_MAKE, made)
-    return Grid(page, page.locator(".grid-scroller"))
+    grid = Grid(page, page.locator(".grid-scroller"))
+    expect(grid.scroller).to_have_attribute("aria-rowcount", re.compile("."))
+    return grid

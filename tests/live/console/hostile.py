@@ -9,6 +9,7 @@ from email.policy import SMTPUTF8
 from urllib.parse import quote
 
 from tests.live.console.browsing import Running
+from tests.live.daemon import eventually
 from tests.pictures import encoded
 
 SCRIPT = "window.canary=1"
@@ -67,6 +68,10 @@ def fill(running: Running) -> dict[str, str]:
     for each, one in ids.items():
         address = f"{each}@example.test".lower()[:254]
         running.sql("update auth.users set email = %s, email_key = %s where id = %s", address, address, one)
+    described = "/dev/db/main/rest/"
+    eventually(
+        lambda: f"/{TABLE}" in running.call("GET", described).json()["paths"], "the table is described"
+    )
     for each in EACH:
         running.call(
             "GET", "/dev/db/main/rest/" + each.replace("/", "%2F"), headers={"User-Agent": "curl " + IMAGE}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from threading import Thread
 from time import sleep
 from urllib.parse import urlsplit
@@ -18,10 +19,12 @@ _CHUNK = 16 * 1024
 
 @define(eq=False)
 class Network:
-    """``speed`` is how many bytes a second go towards the service. While it is ``broken`` no connection lasts."""
+    """``speed`` is how many bytes a second go towards the service, and ``room`` how many in all until the rest waits.
+    While it is ``broken`` no connection lasts."""
 
     target: tuple[str, int]
     speed: int
+    room: float = field(default=inf, init=False)
     _broken: bool = field(default=False, init=False)
     _open: list[socket.socket] = field(factory=list, init=False)
 
@@ -57,6 +60,9 @@ class Network:
             while received := source.recv(_CHUNK):
                 if slowly:
                     sleep(len(received) / self.speed)
+                    while self.room <= 0 and not self._broken:
+                        sleep(0.01)
+                    self.room -= len(received)
                 to.sendall(received)
         for one in (source, to):
             with suppress(OSError):

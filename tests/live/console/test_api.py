@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Route, expect
 
 from tests.live.console.browsing import NARROW, Axe, Running, Tab, opened
+from tests.live.daemon import eventually
 
 NOTES = """
 create table notes (id int generated always as identity primary key,
@@ -31,6 +32,8 @@ def notes(running: Running) -> str:
     made = running.call("POST", "/admin/users", json={"email": "ann@example.com", "password": PASSWORD})
     user_id: str = made.json()["data"]["user"]["id"]
     running.sql("insert into notes (owner, words) values (%s, 'Of Ann')", user_id)
+    described = "/dev/db/main/rest/"
+    eventually(lambda: "/notes" in running.call("GET", described).json()["paths"], "the table is described")
     return user_id
 
 
@@ -95,10 +98,12 @@ def test_what_a_database_answers_depends_on_who_asks(tab: Tab, notes: str) -> No
 
     tab.page.get_by_role("button", name="as service").click()
     tab.page.get_by_role("dialog").get_by_role("button", name=re.compile("^Anon")).click()
+    expect(tab.page.get_by_role("button", name="as anon")).to_be_visible()
     send(tab)
     expect(answer(tab)).to_have_text("[]")
     tab.page.get_by_role("button", name="as anon").click()
     tab.page.get_by_role("dialog").get_by_role("button", name="ann@example.com").click()
+    expect(tab.page.get_by_role("button", name="as ann@example.com")).to_be_visible()
     tab.page.get_by_text(re.compile("Optional parameters")).click()
     tab.page.get_by_label("select", exact=False).first.fill("words")
     send(tab)

@@ -176,8 +176,11 @@ def test_the_palette_stays_in_its_place_and_escape_closes_it(tab: Tab) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_signing_in_keeps_nobody_out(chrome: Browser, running: Running, axe: Axe, theme: str) -> None:
     with opened(chrome, running, signed_in=False, color_scheme=theme) as tab:
+        expect(tab.page.get_by_label("Service key")).to_be_visible()
         axe.check(tab)
         sign_in(tab)
+        expect(tab.page.get_by_role("heading", name="Parts")).to_be_visible()
         axe.check(tab)
         tab.page.keyboard.press("Control+k")
+        expect(tab.page.get_by_role("dialog").get_by_text("private")).to_be_visible()
         axe.check(tab)

@@ -11,6 +11,7 @@ import requests
 from playwright.sync_api import Browser, Locator, Route, expect
 
 from tests.live.console.browsing import NARROW, Axe, Running, Tab, opened
+from tests.live.daemon import eventually
 
 
 def ask(running: Running, request_id: str, path: str = "/auth/user") -> None:
@@ -92,6 +93,28 @@ def test_what_is_typed_stays_and_filters_by_itself(tab: Tab, running: Running) -
     expect(search).to_have_value("")
 
 
+def test_what_is_typed_while_the_address_changes_stays(tab: Tab) -> None:
+    tab.go("log")
+    kept = tab.page.evaluate(
+        """async () => {
+            const page = document.querySelector("ps-log")
+            const field = page.querySelector("input[type=search]")
+            const type = text => {
+              field.value = text
+              field.dispatchEvent(new Event("input", { bubbles: true }))
+            }
+            type("not")
+            page.narrow({})
+            type("noth")
+            while (!page.route.query.has("text")) await new Promise(requestAnimationFrame)
+            await new Promise(requestAnimationFrame)
+            return field.value
+        }"""
+    )
+    assert kept == "noth"
+    expect(tab.page).to_have_url(re.compile("text=noth$"))
+
+
 def test_names_are_shown_by_their_ends(tab: Tab) -> None:
     shown = [made(1, part="project_service.storage.lifecycle.uploads", request_id="0123456789abcdef-tail")]
     tab.page.route("**/admin/log*", answering(lambda url: whole([] if "after=" in url else shown)))
@@ -126,6 +149,8 @@ def test_a_request_is_followed_by_its_id(tab: Tab, running: Running) -> None:
     ask(running, "chosen-1")
     ask(running, "ignored-1")
     tab.go("log")
+    # When both are there, nothing moves any more between the clicks.
+    expect(line(tab, "ignored-1")).to_be_visible()
     row = line(tab, "chosen-1")
     row.get_by_text("GET /auth/user").dblclick()
     dialog = tab.page.get_by_role("dialog")
@@ -149,6 +174,30 @@ def made(number: int, text: str = "line", **more: Any) -> dict[str, Any]:
 
 def whole(shown: list[dict[str, Any]]) -> dict[str, Any]:
     return {"lines": shown, "newest": "x-9", "oldest": None, "complete": True}
+
+
+def test_what_was_asked_for_before_a_pause_is_shown_after_it(tab: Tab) -> None:
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        if "after=" in route.request.url:
+            held.append(route)
+        else:
+            route.fulfill(json=whole([made(1)]))
+
+    tab.page.route("**/admin/log*", answer)
+    tab.go("log")
+    expect(line(tab, "line 1")).to_be_visible()
+    eventually(lambda: tab.page.evaluate("true") and bool(held), "the question for new lines")
+    tab.page.get_by_role("button", name="Pause").click()
+    held.pop().fulfill(json=whole([made(2)]))
+    tab.page.wait_for_function("() => !document.querySelector('ps-log').busy")
+    tab.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(line(tab, "line 2")).to_have_count(0)
+    tab.page.get_by_role("button", name="Follow").click()
+    eventually(lambda: tab.page.evaluate("true") and bool(held), "the same question")
+    held.pop().fulfill(json=whole([made(2)]))
+    expect(line(tab, "line 2")).to_be_visible()
 
 
 def test_older_lines_are_a_click_away(tab: Tab) -> None:

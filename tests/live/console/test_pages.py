@@ -45,25 +45,30 @@ def settled(page: Page) -> None:
 
 
 def show(tab: Tab, name: str, title: str) -> None:
-    """Go to a page: until it has its title, the one before is shown."""
+    """Go to a page, and wait for what it asks for."""
     tab.go(BUSY.get(name, name))
     expect(tab.page).to_have_title(re.compile(title))
     settled(tab.page)
 
 
 def open_most(tab: Tab, name: str) -> None:
-    """Open what the page that is shown has."""
+    """Open what the page that is shown has, and wait for it: a click alone has not changed anything yet."""
     page = tab.page
     if name == "storage":
         page.get_by_role("link", name="hill-1.png").click()
+        expect(page.get_by_role("dialog").get_by_role("img")).to_be_visible()
     elif name == "users":
         page.get_by_role("link", name=re.compile("ann@example.com")).click()
+        expect(page.locator("ps-user").get_by_role("heading", name="ann@example.com")).to_be_visible()
     elif name == "mail":
         page.get_by_role("link", name=re.compile("Set a new password")).click()
+        expect(page.locator("article")).to_be_visible()
     elif name == "api":
         page.get_by_role("link", name="/auth/signup").click()
+        expect(page.locator("article")).to_be_visible()
     elif name == "log":
-        page.get_by_label("Part").fill("project_service.http")
+        with page.expect_response(re.compile("/admin/log.*part=")):
+            page.get_by_label("Part").fill("project_service.http")
         expect(page.get_by_text(re.compile("^(GET|POST|PUT) /")).first).to_be_visible()
     elif name == "sql":
         editor = page.get_by_role("textbox", name="SQL")
@@ -124,4 +129,4 @@ def test_where_the_service_is_away_it_says_so(
             "**/*", lambda route: route.abort() if "/console" not in route.request.url else route.continue_()
         )
         tab.go(BUSY.get(name, name))
-        expect(tab.page.get_by_role("alert").first).to_be_visible()
+        expect(tab.page.locator(f"ps-{name}").get_by_role("alert").first).to_be_visible()

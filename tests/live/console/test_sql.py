@@ -73,7 +73,8 @@ def button(tab: Tab, name: str) -> Locator:
 def form(tab: Tab, name: str, **query: str) -> None:
     more = "".join(f"&{key}={value}" for key, value in query.items())
     tab.go(f"sql/{name}?database=dev/main&schema=public{more}")
-    expect(tab.page.get_by_role("heading", level=1)).to_be_visible()
+    expect(tab.page.locator("ps-sql-form").get_by_role("heading", level=1)).to_be_visible()
+    expect(tab.page.locator(".busy")).to_have_count(0)
 
 
 def modules(tab: Tab, text: str, *arguments: Any) -> Any:
@@ -202,9 +203,15 @@ def test_notices_and_history_and_snippets(tab: Tab) -> None:
     editor(tab).fill("")
     button(tab, "More").click()
     button(tab, "Snippets").click()
-    for name in tab.page.get_by_role("dialog").locator(".list button").all_inner_texts():
+    expect(tab.page.get_by_role("dialog")).to_be_visible()
+    names = tab.page.get_by_role("dialog").locator(".list button").all_inner_texts()
+    assert names
+    for name in names:
         tab.page.get_by_role("dialog").get_by_role("button", name=name).click()
-        tab.page.get_by_role("button", name="Run all").click()
+        expect(editor(tab)).not_to_have_value("")
+        # The results of the one before are shown until then.
+        with tab.page.expect_response("**/admin/sql"):
+            tab.page.get_by_role("button", name="Run all").click()
         expect(tab.page.get_by_text(re.compile(r"rows? in"))).to_be_visible()
         editor(tab).fill("")
         button(tab, "More").click()
@@ -248,8 +255,9 @@ def test_names_are_completed_by_the_keyboard(tab: Tab) -> None:
     tab.page.reload()
     write(tab, "")
     keyboard = tab.page.keyboard
-    with tab.page.expect_response("**/names"):
-        tab.page.reload()
+    tab.page.reload()
+    # What is typed before they are known is completed without them.
+    tab.page.wait_for_function("() => document.querySelector('ps-editor')?.names.relations.length > 0")
     editor(tab).click()
     keyboard.type("select * from plann")
     completions = tab.page.get_by_role("listbox", name="Completions")
@@ -318,9 +326,8 @@ def test_the_editor_grows_as_it_is_dragged(tab: Tab) -> None:
     tab.page.mouse.down()
     tab.page.mouse.move(x, y + 50, steps=3)
     tab.page.mouse.up()
-    grown = tab.page.locator("ps-editor").bounding_box()
-    assert grown
-    assert abs(grown["height"] - box["height"] - 50) < 5
+    grown = "height => Math.abs(document.querySelector('ps-editor').offsetHeight - height) < 5"
+    tab.page.wait_for_function(grown, arg=box["height"] + 50)
 
 
 def test_a_letter_in_a_long_text_does_not_wait_for_colours(tab: Tab) -> None:
@@ -656,7 +663,10 @@ def test_it_fits_into_a_telephone_in_both_directions(chrome: Browser, running: R
             tab.page.evaluate("to => { document.documentElement.dir = to }", direction)
             tab.go("sql")
             write(tab, "select relname, oid from pg_class;")
-            button(tab, "Run").click()
+            # The second time there are rows already.
+            with tab.page.expect_response("**/admin/sql"):
+                button(tab, "Run").click()
+            expect(button(tab, "Run")).to_be_visible()
             expect(tab.page.get_by_role("grid")).to_be_visible()
             shot(tab, f"small-{direction}")
             tab.has_no_sideways_scrolling()

@@ -473,6 +473,7 @@ def test_the_page_keeps_nobody_out(
             tab.page.get_by_role("gridcell") if tab_name == "rows" else tab.page.locator(".tables-told h2")
         )
         expect(shown.first).to_be_visible()
+        expect(tab.page.locator(".busy, [aria-busy=true]")).to_have_count(0)
         axe.check(tab)
         if tab_name == "rows":
             tab.page.get_by_role("button", name="New row").click()
@@ -617,13 +618,16 @@ def test_names_and_values_that_mean_something_in_queries_are_only_names_and_valu
     tab: Tab, running: Running
 ) -> None:
     go(tab, "tables/dev/main/public/odd")
-    for column, value in (("order", "o7"), ("com,ma", 'c"7'), ('qu"ote', "q,7"), ("@as", "x)7")):
+    filters = (("order", "o7"), ("com,ma", 'c"7'), ('qu"ote', "q,7"), ("@as", "x)7"))
+    for number, (column, value) in enumerate(filters, 1):
         tab.page.get_by_role("button", name="Filter", exact=True).click()
         dialog = tab.page.get_by_role("dialog")
         dialog.get_by_label("Column").select_option(column)
         dialog.get_by_label("Condition").select_option("is one of" if column == "com,ma" else "is")
         dialog.get_by_label("Value").fill(value)
         dialog.get_by_role("button", name="Show").click()
+        # The row that the filters before have found is the same one.
+        expect(tab.page.locator(".tables-chip")).to_have_count(number)
         expect(tab.page.get_by_text("1 row", exact=True)).to_be_visible()
         expect(cell(tab, 1, "a b")).to_have_text("7")
     editor = edit(tab, 1, "com,ma")
@@ -634,6 +638,9 @@ def test_names_and_values_that_mean_something_in_queries_are_only_names_and_valu
     go(tab, "tables/dev/main/public/odd")
     tab.page.get_by_role("columnheader", name=re.compile("^com,ma")).click()
     expect(tab.page).to_have_url(re.compile("order="))
+    # Until the rows come in that order, those before are shown, or none.
+    expect(cell(tab, 2, "a b")).to_have_text("10")
+    expect(tab.page.get_by_text("120 rows", exact=True)).to_be_visible()
     cell(tab, 1, "a b").click()
     tab.page.keyboard.press("Control+End")
     expect(tab.page.get_by_role("rowheader", name="120")).to_be_visible()
@@ -745,11 +752,14 @@ def test_csv_shows_how_far_it_is_and_can_be_cancelled(tab: Tab, running: Running
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_have_count(0)
     assert running.sql("select count(*) from notes where title like 'Large%'") == [(0,)]
+    # So much that it takes minutes, however well it is compressed.
+    running.sql("insert into notes (title) select 'Long ' || md5(i::text) from generate_series(1, 20000) i")
     tab.page.get_by_role("button", name="Export").click()
     expect(dialog.get_by_role("status")).to_contain_text(re.compile("[1-9].* read"))
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_have_count(0)
     expect(tab.page.get_by_text(re.compile("exported"))).to_have_count(0)
+    running.sql("delete from notes where title like 'Long %'")
 
 
 def test_fifteen_hundred_tables_are_listed_and_found(tab: Tab, running: Running) -> None:

@@ -348,6 +348,8 @@ export class Grid extends HTMLElement {
     this.#corner = null;
     this.clearSelection();
     this.#askedAt = -Infinity;
+    // Until it is drawn, which asks for what is in view.
+    this.#scroller.ariaBusy = "true";
     this.#arrange();
   }
 

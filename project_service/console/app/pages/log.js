@@ -154,7 +154,8 @@ class LogPage extends Page {
       (signal) => api.get("/admin/log", { query: { ...this.query, limit: PAGE, after: newest }, signal }),
       "log",
     );
-    if (!answer || !this.lines) return;
+    // What was asked for before the log was paused is asked for again when it goes on.
+    if (!answer || !this.lines || !this.following) return;
     // More has come than is answered at once, or the service has been started again.
     if (!answer.complete || this.lines.length > MOST)
       return this.begin(answer.complete ? [...this.lines.slice(-MOST / 2), ...answer.lines] : answer.lines, answer);
