@@ -88,7 +88,8 @@ IDENTITY = Named(
         last_sign_in_at=_MOMENT_OR_NULL,
     ),
 )
-_FACTOR = obj(
+# Also as clients of the Supabase family see them.
+FACTOR = obj(
     ("id", "factor_type", "status", "created_at", "updated_at"),
     id=UUID,
     friendly_name=STRING,
@@ -97,7 +98,7 @@ _FACTOR = obj(
     created_at=MOMENT,
     updated_at=MOMENT,
 )
-_PASSKEY = obj(
+PASSKEY = obj(
     ("id", "friendly_name", "created_at"),
     id=UUID,
     friendly_name=STRING,
@@ -116,8 +117,8 @@ USER_DETAILS = Named(
         invited_at=_MOMENT_OR_NULL,
         disabled_until=_MOMENT_OR_NULL,
         identities=array(IDENTITY),
-        factors=array(Named("UserFactor", _FACTOR)),
-        passkeys=array(Named("UserPasskey", _PASSKEY)),
+        factors=array(Named("UserFactor", FACTOR)),
+        passkeys=array(Named("UserPasskey", PASSKEY)),
     ),
 )
 AUDIT_ENTRY = Named(

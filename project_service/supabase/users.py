@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from project_service.auth import admin_routes
 from project_service.auth.admin import imported_hash, imported_id
 from project_service.auth.routes import PASSWORD
 from project_service.auth.tokens import AUDIENCE, ROLE
@@ -109,18 +110,7 @@ _IDENTITY = obj(
     updated_at=MOMENT,
     email=STRING,
 )
-FACTOR = Named(
-    "ClientFactor",
-    obj(
-        ("id", "factor_type", "status", "created_at", "updated_at"),
-        id=UUID,
-        friendly_name=STRING,
-        factor_type={"enum": ["totp", "webauthn"]},
-        status={"enum": ["verified", "unverified"]},
-        created_at=MOMENT,
-        updated_at=MOMENT,
-    ),
-)
+FACTOR = Named("ClientFactor", admin_routes.FACTOR)
 USER = Named(
     "ClientUser",
     obj(

@@ -7,14 +7,14 @@ from typing import Any
 from attrs import frozen
 
 from project_service.audit import origin_of
-from project_service.auth import errors
+from project_service.auth import admin_routes, errors
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration, parse_user_id
 from project_service.auth.context import Context
 from project_service.auth.passkeys import Offered, Passkeys, parse_passkey_id
 from project_service.auth.routes import CHANGES, signed_in
 from project_service.errors import rate_limited
-from project_service.http.describe import MOMENT, STRING, UUID, Answer, Named, array, in_path, obj
+from project_service.http.describe import UUID, Answer, Named, array, in_path, obj
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply
 from project_service.supabase.auth.common import (
@@ -34,16 +34,7 @@ _REFUSED = (
 )
 _ONE = (in_path("passkey_id", "The passkey's id."),)
 _USER = in_path("user_id", "The user's id.")
-PASSKEY = Named(
-    "ClientPasskey",
-    obj(
-        ("id", "friendly_name", "created_at"),
-        id=UUID,
-        friendly_name=STRING,
-        created_at=MOMENT,
-        last_used_at=MOMENT,
-    ),
-)
+PASSKEY = Named("ClientPasskey", admin_routes.PASSKEY)
 _OFFERED = obj(
     ("challenge_id", "options", "expires_at"),
     challenge_id=UUID,
