@@ -10,36 +10,20 @@ from time import monotonic
 import requests
 
 from tests.chaos.reading import Reading
-from tests.chaos.standby import Pair
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started
 from tests.live.mixed_load import PACE_SECONDS, PARTS, Load
-from tests.live.storage.store_cluster import StoreCluster
+from tests.live.storage.store_cluster import StoreCluster, store_cluster
 
 
 def lose_a_volume_server(directory: Path) -> None:
     """Raises ``AssertionError`` where a read fails, writes do not go on, or anything acknowledged is gone."""
-    servers, machines = directory / "postgresql", directory / "machines"
-    servers.mkdir(mode=0o700)
-    machines.mkdir()
-    pair = Pair(servers)
-    try:
-        pair.start_primary()
-        cluster = StoreCluster(machines, pair.admin_dsn)
-        try:
-            cluster.start()
-            with started(directory, more=cluster.section):
-                eventually(lambda: _stores(directory), "an object that is stored")
-                make_ledger(directory)
-                with load_on(directory) as load, Reading(load, PACE_SECONDS) as reading:
-                    eventually(
-                        lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 60), "objects on every server"
-                    )
-                    _during(load, reading, cluster)
-        finally:
-            cluster.stop()
-    finally:
-        pair.stop()
+    with store_cluster(directory) as cluster, started(directory, more=cluster.section):
+        eventually(lambda: _stores(directory), "an object that is stored")
+        make_ledger(directory)
+        with load_on(directory) as load, Reading(load, PACE_SECONDS) as reading:
+            eventually(lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 60), "objects on every server")
+            _during(load, reading, cluster)
 
 
 def _during(load: Load, reading: Reading, cluster: StoreCluster) -> None:

@@ -11,6 +11,7 @@ from http.server import ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Page
 
 from project_service.console.serving import APP, POLICY
@@ -45,8 +46,8 @@ class _Alone(Pages):
         pass
 
 
-@contextmanager
-def files() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
     """The address of an empty page, below which the modules are, as ``/ideas/grid.js``."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Alone, directory=str(APP))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -56,7 +57,7 @@ def files() -> Iterator[str]:
 
 @contextmanager
 def page_of(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
-    """A page of ``files``, which must have been without errors at the end; ``options`` are a context's."""
+    """A page of ``address``, which must have been without errors at the end; ``options`` are a context's."""
     context = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **options})
     context.set_default_timeout(TIMEOUT_MILLISECONDS)
     page = context.new_page()

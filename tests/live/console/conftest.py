@@ -1,3 +1,4 @@
-"""The fixtures of ``browsing``."""
+"""The fixtures of ``browsing`` and ``alone``."""
 
+from tests.live.console.alone import address  # noqa: F401
 from tests.live.console.browsing import axe, chrome, running, tab  # noqa: F401

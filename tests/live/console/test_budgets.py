@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
-from tests.live.console.alone import files, page_of
+from tests.live.console.alone import page_of
 from tests.live.console.browsing import PAGES, Running
 from tests.live.console.grids import COLUMNS, show
 
@@ -18,12 +18,6 @@ LOADED_BYTES = 150 * 1024
 # As ideas/grid.js has them: rows beyond those in view, on both sides.
 MARGIN, ROW = 6, 32
 WIDE_TABLE = [{"name": f"c{at}"} for at in range(1_600)]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with files() as found:
-        yield found
 
 
 @pytest.fixture

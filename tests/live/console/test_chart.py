@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.live.console.alone import files, page_of
+from tests.live.console.alone import page_of
 from tests.live.console.browsing import NARROW, Axe
 
 # One value a second from 12:00:00 on; every hundredth of the first series is missing.
@@ -28,12 +28,6 @@ MAKE = """async count => {
   document.body.append(chart)
   if (count) give(count)
 }"""
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with files() as found:
-        yield found
 
 
 @pytest.fixture

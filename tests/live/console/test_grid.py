@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.live.console.alone import files, page_of
+from tests.live.console.alone import page_of
 from tests.live.console.browsing import NARROW, Axe
 from tests.live.console.grids import COLUMNS, Grid, show
 
@@ -21,12 +21,6 @@ IN_VIEW = """cell => {
   const [begin, end] = document.dir === 'rtl' ? [all.left, head.left] : [head.right, all.right]
   return one.top >= head.bottom - 1 && one.bottom <= all.bottom && one.left >= begin - 1 && one.right <= end + 1
 }"""
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with files() as found:
-        yield found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.live.console.alone import files, page_of
+from tests.live.console.alone import page_of
 
 HOSTILE = (
     "a,b",
@@ -30,8 +30,8 @@ HOSTILE = (
 
 
 @pytest.fixture(scope="module")
-def page(chrome: Browser) -> Iterator[Page]:
-    with files() as address, page_of(chrome, address) as page:
+def page(chrome: Browser, address: str) -> Iterator[Page]:
+    with page_of(chrome, address) as page:
         yield page
 
 

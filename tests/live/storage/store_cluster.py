@@ -8,7 +8,8 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from secrets import randbelow, token_hex
@@ -18,6 +19,7 @@ from psycopg2.extensions import parse_dsn
 
 from project_service.embedded.seaweed import program_file
 from project_service.settings.model import Secret, Store
+from tests.chaos.standby import Pair
 from tests.live.daemon import eventually
 from tests.live.programs import program
 from tests.live.service.documented import blocks
@@ -31,6 +33,25 @@ MACHINES = 3
 # refuse.
 _REHEARSED = {"volumeSizeLimitMB=4096": "volumeSizeLimitMB=8", "max=0": "max=30"}
 _LOOPBACK = "volume.allowUntrustedRemoteEndpoints=true\n"
+
+
+@contextmanager
+def store_cluster(directory: Path) -> Iterator[StoreCluster]:
+    """A cluster with a PostgreSQL of its own, in ``directory``, for as long as the block lasts."""
+    servers, machines = directory / "postgresql", directory / "machines"
+    servers.mkdir(mode=0o700)
+    machines.mkdir()
+    pair = Pair(servers)
+    try:
+        pair.start_primary()
+        made = StoreCluster(machines, pair.admin_dsn)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+    finally:
+        pair.stop()
 
 
 class StoreCluster:

@@ -14,31 +14,18 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 
 from project_service.storage.s3.client import S3Store
-from tests.chaos.standby import Pair
 from tests.fakes.store import Collected
 from tests.live.daemon import eventually
 from tests.live.services import store_client, wait
-from tests.live.storage.store_cluster import StoreCluster
+from tests.live.storage.store_cluster import StoreCluster, store_cluster
 
 OBJECTS = {f"photos/{number}": os.urandom(70_000) for number in range(40)}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[StoreCluster]:
-    servers, machines = tmp_path / "postgresql", tmp_path / "machines"
-    servers.mkdir(mode=0o700)
-    machines.mkdir()
-    pair = Pair(servers)
-    try:
-        pair.start_primary()
-        made = StoreCluster(machines, pair.admin_dsn)
-        try:
-            made.start()
-            yield made
-        finally:
-            made.stop()
-    finally:
-        pair.stop()
+    with store_cluster(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ export class Chart extends HTMLElement {
   #legend = made("ul", "chart-legend");
   #plot = made("div", "chart-plot");
   #svg = drawn("svg", { "aria-hidden": "true" });
-  #table = made("table", "chart-table");
+  #table = made("table", "unseen");
   #observer = new ResizeObserver(() => this.#draw());
 
   constructor() {

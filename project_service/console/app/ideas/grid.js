@@ -164,7 +164,7 @@ export class Grid extends HTMLElement {
   #scroller = made("div", "grid-scroller", { role: "grid", tabindex: "0" });
   #body = made("div", "grid-body", { role: "rowgroup" });
   #nothing = made("div", "grid-empty", {});
-  #status = made("div", "grid-status", { role: "status" });
+  #status = made("div", "unseen", { role: "status" });
   #observer = new ResizeObserver(() => this.#resized());
 
   constructor() {

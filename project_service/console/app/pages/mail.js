@@ -187,7 +187,7 @@ class MailPage extends Page {
         (one) => one,
         (one) => html`<li><span class="clip mono" title=${cut(one, 1000)}><bdi>${cut(one, 400)}</bdi></span>
         <button type="button" @click=${() => copy(one)}>${icon("copy")}Copy</button>
-        <a class="button" href=${one} target="_blank" rel="noreferrer noopener">Open<span class="hidden-text"> in a new tab</span></a></li>`,
+        <a class="button" href=${one} target="_blank" rel="noreferrer noopener">Open<span class="unseen"> in a new tab</span></a></li>`,
       )}</ul></section>`;
   }
 }
