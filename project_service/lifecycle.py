@@ -314,6 +314,11 @@ async def to_its_end(
             when_cancelled()
 
 
+def start_apart(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+    """As ``start``, without the caller's context variables: for what is not the caller's alone."""
+    return Context().run(start, coroutine)
+
+
 def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> None:
     """Run ``coroutine`` on its own, without the caller's context variables. A failure is logged as ``what`` having
     failed."""
@@ -322,7 +327,7 @@ def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> N
         if not failure.check(CancelledError):
             log.failure("{what} failed", failure, what=what)
 
-    Context().run(start, coroutine).addErrback(failed)
+    start_apart(coroutine).addErrback(failed)
 
 
 class SharedRun(Generic[T]):

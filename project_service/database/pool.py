@@ -22,7 +22,7 @@ from project_service.database.pipeline import Step
 from project_service.database.quickness import Quickness
 from project_service.database.sharing import Pipelines, answered
 from project_service.database.slow import NOT_WATCHED
-from project_service.lifecycle import Backoff, background, cancel, shield, start
+from project_service.lifecycle import Backoff, background, cancel, shield, start_apart
 from project_service.wait_queue import WaitQueue
 
 T = TypeVar("T")
@@ -362,7 +362,8 @@ class Pool:
             wanted = min(wanted, 1 - len(self._connecting))
         room = self.size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
-            connecting = start(self._add())
+            # Not in the trace of the request that needed it: others use it too, and it may have ended by then.
+            connecting = start_apart(self._add())
             self._connecting.add(connecting)
             connecting.addBoth(self._added, connecting)
 

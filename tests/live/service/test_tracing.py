@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 import pytest_twisted
 import requests
@@ -17,6 +18,7 @@ from attrs import evolve
 from twisted.internet.defer import gatherResults
 from twisted.logger import capturedLogs, formatEvent
 
+from project_service.database import quickness
 from project_service.lifecycle import start
 from project_service.log import Requests
 from project_service.settings.model import Stage, StageDatabase, Store
@@ -52,7 +54,7 @@ async def traced(
         smtp={"mail_dir": str(directory / "mails"), "sender": "us@example.test"},
         auth={"recover_url": "https://www.example.test/recover"},
     )
-    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=4)})})
     async with serving(settings) as api:
         yield api
 
@@ -88,10 +90,11 @@ def only(spans: list[CollectedSpan], name: str) -> CollectedSpan:
     return found
 
 
-def not_moved(spans: list[CollectedSpan]) -> list[CollectedSpan]:
-    """Without statements that took too long for a shared connection, as any may on a busy machine, and were moved and
-    run again."""
-    return [one for one in spans if one.attributes.get("error.type") != "Moved"]
+def answered(spans: list[CollectedSpan]) -> list[CollectedSpan]:
+    """Without what may come before the statement that has the answer: after a change of the schema a connection gives
+    up its plans for other roles; and what took too long on a shared connection, as any read may on a busy machine,
+    is run again."""
+    return [one for one in spans if not one.failed and one.name != "DISCARD"]
 
 
 ROWS = "/<stage>/db/<database>/rest/<path:below>"
@@ -106,7 +109,7 @@ async def test_a_row_is_a_span_of_the_request_in_the_caller_s_trace_and_one_of_t
     assert status == 200
     # The request's span ends last, and may come in the batch after that of the statement.
     await until(lambda: any(one.name == f"GET {ROWS}" for one in collector.trace(TRACE)))
-    spans = not_moved(collector.trace(TRACE))
+    spans = answered(collector.trace(TRACE))
     request = only(spans, f"GET {ROWS}")
     assert (request.parent, request.kind, request.state, request.failed) == (
         CALLER,
@@ -226,7 +229,7 @@ async def test_a_wait_for_a_connection_is_a_span(api: Api, collector: Collector)
         return bool((await api.request("POST", "/dev/db/main/rest/rpc/slow", json={}))[0] == 200)
 
     await until(works)
-    await gatherResults([start(works()) for _ in range(4)])
+    await gatherResults([start(works()) for _ in range(8)])
 
     def waits() -> list[CollectedSpan]:
         """Those for the table API. On a busy machine others wait too, for a connection that is being opened."""
@@ -255,13 +258,66 @@ async def test_requests_at_the_same_time_do_not_get_into_each_other_s_traces(
         lambda: all({"SERVER", "CLIENT"} <= {span.kind for span in collector.trace(one)} for one in ids)
     )
     for number, one in enumerate(ids):
-        spans = not_moved(collector.trace(one))
+        spans = answered(collector.trace(one))
         request = only(spans, f"GET {ROWS}")
         [statement] = [span for span in spans if "db.operation.name" in span.attributes]
         expected = ("public.items", "anon") if number % 2 else ("public.parts", "service_role")
         shown = statement.attributes
         assert (shown["db.collection.name"], shown["project_service.db.role"]) == expected
         assert statement.parent == request.id
+
+
+LOCKED = "create table locked (id int primary key); grant select on locked to anon; notify pgrst"
+# Longer than a statement may take on a shared connection.
+WAITS_LONG = """select true from pg_locks where relation = 'locked'::regclass and not granted
+and clock_timestamp() - waitstart > interval '0.3 s'"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_read_that_a_shared_connection_did_not_answer_is_two_statements(
+    api: Api, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine even the quickest read takes longer now and then.
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 0.02)
+    monkeypatch.setattr(quickness, "RUNS_AFTER_LIMIT", 3)
+    run_sql(api.dsn, LOCKED)
+    number, statements = count(1), list[CollectedSpan]()
+
+    async def read() -> tuple[str, int]:
+        trace_id = f"a{next(number):031x}"
+        headers = {"traceparent": f"00-{trace_id}-{CALLER}-01"}
+        return trace_id, (await api.request("GET", "/dev/db/main/rest/locked", headers=headers))[0]
+
+    async def statements_of_one_that_waits() -> list[CollectedSpan]:
+        # What was quick several times in a row goes out on a shared connection.
+        for _ in range(10):
+            await read()
+        with closing(psycopg2.connect(api.dsn)) as other, other.cursor() as cursor:
+            cursor.execute("lock table locked")
+            reading = start(read())
+            await until(lambda: bool(run_sql(api.dsn, WAITS_LONG)))
+        trace_id, status = await reading
+        assert status == 200
+        await until(lambda: any(one.kind == "SERVER" for one in collector.trace(trace_id)))
+        spans = collector.trace(trace_id)
+        request = only(spans, f"GET {ROWS}")
+        statements = [one for one in spans if one.name == "SELECT public.locked"]
+        assert all(one.parent == request.id for one in statements)
+        return sorted(statements, key=lambda one: one.ended)
+
+    async def is_asked_twice() -> bool:
+        nonlocal statements
+        await until(table_is_known)
+        statements = await statements_of_one_that_waits()
+        return len(statements) == 2
+
+    async def table_is_known() -> bool:
+        return (await read())[1] == 200
+
+    await until(is_asked_twice)
+    first, second = statements
+    assert first.failed and first.attributes["error.type"] in ("57014", "Moved", "DatabaseGone")
+    assert not second.failed and first.ended <= second.ended
 
 
 @pytest_twisted.ensureDeferred

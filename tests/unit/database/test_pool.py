@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -100,6 +101,18 @@ class Lending(Case):
         for _ in range(3):
             self.assertEqual(self.successResultOf(start(self.pool.query("a"))), [("a",)])
         self.assertEqual(len(self.made), 1)
+
+    def test_a_connection_is_not_made_in_the_trace_of_the_request_that_needed_it(self) -> None:
+        request, seen = ContextVar("request", default=""), list[str]()
+
+        async def connect() -> Connection:
+            seen.append(request.get())
+            return await self.connect()
+
+        pool = Pool(connect, 2, 5.0, self.clock)
+        request.set("a")
+        self.successResultOf(start(pool.query("a")))
+        self.assertEqual((seen, request.get()), ([""], "a"))
 
     def test_extra_time_given_to_one_caller_does_not_pass_to_the_next(self) -> None:
         connection = self.successResultOf(start(self.pool.acquire()))
