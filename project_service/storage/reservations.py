@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.database.errors import outage_of
-from project_service.lifecycle import shield, start, with_timeout
+from project_service.lifecycle import shield, start, start_apart, with_timeout
 from project_service.storage.durations import RELEASE_TIMEOUT_SECONDS, UNUSED_SECONDS, USABLE_SECONDS
 from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.s3.errors import kind_of
@@ -84,7 +84,7 @@ class Reservations:
             await shield(self._reserve(bucket))
         _, version = stock.versions.popleft()
         if not stock.pending and len(stock.versions) < stock.ahead // 4:
-            start(self._reserve(bucket)).addErrback(_failed_in_advance)
+            start_apart(self._reserve(bucket)).addErrback(_failed_in_advance)
         return version
 
     async def _reserve(self, bucket: str) -> None:

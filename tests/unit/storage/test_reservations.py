@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextvars import ContextVar
+from uuid import UUID
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
@@ -52,6 +56,21 @@ class InAdvance(SynchronousTestCase):
         self.rows.held.pop().callback(None)
         self.rows.hold = False
         self.begin(MAX_AHEAD)
+
+    def test_what_is_reserved_for_others_is_not_in_the_trace_of_an_upload(self) -> None:
+        upload, seen = ContextVar("upload", default=""), list[str]()
+        reserve = self.rows.reserve_uploads
+
+        async def seeing(versions: Sequence[UUID], bucket: str) -> None:
+            seen.append(upload.get())
+            await reserve(versions, bucket)
+
+        self.rows.reserve_uploads = seeing  # type: ignore[method-assign]
+        self.begin(sum(GROWING))
+        seen.clear()
+        upload.set("a")
+        self.begin(MAX_AHEAD)
+        self.assertEqual(seen, [""])
 
     def test_of_uploads_that_begin_at_once_one_provides_for_others(self) -> None:
         self.begin()
