@@ -166,6 +166,8 @@ async def test_nothing_reaches_the_next_caller(api: Api) -> None:
         "-- no transaction\nset search_path = nowhere; set role anon; set statement_timeout = 1;"
         "reset role; create temporary table mine (id int); select pg_advisory_lock(4711); listen something",
     )
+    # Its session ends, and only then the lock that it holds.
+    await until(lambda: run_sql(api.dsn, OTHER) == [(0,)])
     answer = await run(
         api,
         "select current_setting('search_path'), current_user = session_user, to_regclass('mine'),"

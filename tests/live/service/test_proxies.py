@@ -229,7 +229,8 @@ def test_a_download_streams(front: Front, service: Service, client: requests.Ses
         assert len(client.get(f"{front.url}{OBJECTS}/wide", timeout=60).content) == WIDE
         # That one may count for a moment after its last byte has arrived.
         eventually(lambda: service.in_flight() < 2, "the end of the other client's download")
-        assert service.in_flight() == 1
+        # What the proxy asks by itself, such as /ready, counts now and then.
+        assert min(service.in_flight() for _ in range(5)) == 1
     eventually(lambda: service.in_flight() == 0, "its end with the client's")
 
 

@@ -162,7 +162,7 @@ async def test_sign_up_shows_the_hash_and_the_statements_by_their_database(
     spans = await trace_of(collector, "/auth/signup", "POST")
     request = only(spans, "POST /auth/signup")
     assert only(spans, "hash a password").parent == request.id
-    statements = [one for one in spans if "db.namespace" in one.attributes]
+    statements = [one for one in spans if "db.system.name" in one.attributes]
     assert {one.attributes["db.namespace"] for one in statements} == {"system"}
     assert all(one.parent == request.id for one in statements)
 
@@ -451,6 +451,8 @@ async def test_a_collector_that_refuses_is_named_in_the_log_once_and_when_it_is_
             collector.status = 200
             await until(lambda: are_lost("exported"))
     told = [formatEvent(one) for one in captured if "tracing" in str(one.get("log_namespace"))]
+    # The exporter of the test before may end late.
+    told = [line for line in told if line.startswith(collector.url)]
     assert len(told) == 2, told
     assert told[0].startswith(f"{collector.url} does not take traces: ")
     assert "401" in told[0]

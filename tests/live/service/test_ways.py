@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from twisted.web.client import Agent, HTTPConnectionPool
 
 from project_service.database import quickness
 from project_service.settings.model import Store
+from project_service.tables.schema_cache.holder import LOOK_SECONDS
 from tests.live.application import serving, settings_for
 from tests.live.sql import run_sql
 
@@ -61,13 +63,16 @@ def profiled(entered: set[str]) -> Iterator[None]:
 
 async def passed(send: Callable[[], Awaitable[None]]) -> tuple[set[str], set[str]]:
     """The modules that each of many requests passes, and all that any of them does. Before them comes one for which
-    nothing is kept yet."""
+    nothing is kept yet, and one of them at least is over before what the service does by itself comes again."""
     await send()
     each: list[set[str]] = []
-    for _ in range(TIMES):
+    quickest = 1.0
+    while len(each) < TIMES or quickest > LOOK_SECONDS / 2:
         each.append(set())
+        began = time.monotonic()
         with profiled(each[-1]):
             await send()
+        quickest = min(quickest, time.monotonic() - began)
     # The embedded servers write their logs at any time.
     return {name for name in set.intersection(*each) if not name.startswith("embedded/")}, set.union(*each)
 

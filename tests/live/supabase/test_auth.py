@@ -218,13 +218,15 @@ import { readdirSync, readFileSync } from 'node:fs'
 
 const folder = process.argv[5]
 const sleep = () => new Promise(done => setTimeout(done, 50))
-let seen = 0
-const mail = async () => {  // the next e-mail
+const seen = new Set()
+const mail = async () => {  // one that has not been read; a later one may be there earlier
   for (;;) {
     let names = []
     try { names = readdirSync(folder).filter(name => name.endsWith('.eml')).sort() } catch { /* not there yet */ }
-    if (names.length > seen) {
-      const text = readFileSync(`${folder}/${names[seen++]}`, 'utf8')
+    const next = names.find(name => !seen.has(name))
+    if (next) {
+      seen.add(next)
+      const text = readFileSync(`${folder}/${next}`, 'utf8')
       return { to: /^To: (.*)$/m.exec(text)[1].trim(), code: /^[0-9]{6}$/m.exec(text)?.[0],
                link: /^http:.*$/m.exec(text)?.[0].trim() }
     }
