@@ -160,25 +160,30 @@ def forgiving() -> Iterator[None]:
 async def warm(api: Api, *paths: str) -> None:
     """Reads of these kinds share a connection from now on."""
     with pytest.MonkeyPatch.context() as patch:
-        taken, submit = list[Run](), Pipelines.submit
-
-        def submitted(self: Pipelines, *args: Any) -> Run | None:
-            run = submit(self, *args)
-            if run is not None:
-                taken.append(run)
-            return run
-
-        patch.setattr(Pipelines, "submit", submitted)
+        submitted = submissions(patch)
 
         async def shares(path: str) -> bool:
-            taken.clear()
+            submitted.clear()
             (answer,) = await asked(api, path)
             assert answer.status == 200
             # One of OTHER comes before each.
-            return len(taken) == 2
+            return sum(run is not None for _, run in submitted) == 2
 
         for path in (OTHER, *paths):
             await until(partial(shares, path))
+
+
+def submissions(patch: pytest.MonkeyPatch) -> list[tuple[Pipelines, Run | None]]:
+    """What reads are submitted to from now on, and their runs; None for one that was not taken."""
+    found, submit = list[tuple[Pipelines, Run | None]](), Pipelines.submit
+
+    def submitted(self: Pipelines, *args: Any) -> Run | None:
+        run = submit(self, *args)
+        found.append((self, run))
+        return run
+
+    patch.setattr(Pipelines, "submit", submitted)
+    return found
 
 
 @contextmanager
@@ -241,7 +246,8 @@ async def test_a_read_that_was_quick_twelve_times_and_then_is_not_holds_up_nobod
     await warm(api)
     for _ in range(12):
         # Not all of them ever share.
-        await asked(api, quick)
+        (answer,) = await asked(api, quick)
+        assert answer.status == 200
     unlucky, *others = await asked(api, slow, *[OTHER] * 12)
     assert_not_held_up(others)
     assert unlucky.seconds > 1.5
@@ -304,11 +310,11 @@ async def test_slow_requests_on_connections_of_their_own_keep_out_nobody_for_who
         # Until as many connections are shared as may be.
         with monkeypatch.context() as patch:
             patch.setattr(sharing, "MAX_WAITING", 1)
-            pools = watched(patch)
+            submitted = submissions(patch)
 
             async def both_are_shared() -> bool:
                 await asked(api, *[OTHER] * 20)
-                return any(len(one._connections) == 2 for one in pools)
+                return any(len(pipelines._connections) == 2 for pipelines, _ in submitted)
 
             await until(both_are_shared)
         other = OTHER if shared else "/other?select=name,id&id=eq.7"
@@ -321,18 +327,6 @@ async def test_slow_requests_on_connections_of_their_own_keep_out_nobody_for_who
                 assert_not_held_up(await asked(api, *[other] * 3))
             assert not asking.answered(LOCKED)
         await asking.answers()
-
-
-def watched(patch: pytest.MonkeyPatch) -> set[Pipelines]:
-    """What reads are submitted to from now on."""
-    found, submit = set[Pipelines](), Pipelines.submit
-
-    def submitted(self: Pipelines, *args: Any) -> Run | None:
-        found.add(self)
-        return submit(self, *args)
-
-    patch.setattr(Pipelines, "submit", submitted)
-    return found
 
 
 def waiting_for_locks(api: Api) -> int:
